@@ -83,7 +83,7 @@ class Device:
         else:
             return
         raise ContextError(
-            f"{self.name}: the allocator must give a contiguous uint8 array of shape ({nbytes},) at a multiple "
+            f"{self.name}: the allocator must give a contiguous uint8 array ({nbytes},) at a multiple "
             f"of {self.alignment} bytes for role {role!r}, but gave {found}"
         )
 
