@@ -1,0 +1,360 @@
+"""The operator form: what an operator's author writes, and the look-up of operators and faster kernels.
+
+An operator is one class. Its annotated fields are its attributes; the parameter *names* of its bodies say what is bound:
+``data`` is an input, ``ddata`` its gradient, ``out`` an output, ``dout`` the gradient that arrives there. See
+``docs/operators_howto.md`` for the walk-through.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.metadata
+import inspect
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
+
+from .attribute_text import Attribute, attributes_of
+from .errors import AttributeValueError, OperatorDefinitionError, UnknownOperatorError, near_miss
+
+Many = Annotated[Any, "many"]
+"""Annotation of a parameter that takes a tuple: all variadic inputs, or all outputs if it is called ``out``."""
+Temp = Annotated[Any, "temp"]
+"""Annotation of a parameter that is scratch memory; ``temps`` gives its shape and type."""
+
+SPECIAL = frozenset({"xp", "rng", "is_train", "comm"})
+_Class = TypeVar("_Class", bound="type[Op]")
+
+
+class Sample(NamedTuple):
+    """Values of an example's input: uniform in [low, high], whole numbers if ``integer``."""
+
+    shape: tuple[int, ...]
+    low: float = -1.0
+    high: float = 1.0
+    integer: bool = False
+
+
+class Op:
+    """Base of all operators. An instance is one setting of the attributes: frozen, hashable, comparable.
+
+    Every author writes fields, ``infer``, ``forward``, ``backward`` and ``examples``; ``inputs`` and ``outputs`` may be
+    tuples or methods of the attributes. The rest makes an operator better and is never needed for a right answer.
+    """
+
+    outputs: ClassVar[Any] = ("out",)
+    hidden: ClassVar[Any] = ()
+    aux: ClassVar[Any] = ()
+    no_gradient: ClassVar[tuple[str, ...]] = ()
+    inplace: ClassVar[Mapping[str, str]] = {}
+    rows: ClassVar[str | None] = None
+    hints: ClassVar[tuple[str, ...]] = ()
+    examples: ClassVar[Sequence[Mapping[str, Any]]] = ()
+    form: ClassVar[Form]
+
+    def infer(self, s: Any) -> None:
+        """Assign what must hold between the shapes ``s.<name>`` of inputs, auxiliaries, outputs and hidden outputs."""
+        raise OperatorDefinitionError(f"operator {self.form.name} has no infer")
+
+    def types(self, t: Any) -> None:
+        """Assign element types; the default makes all the same, save inputs named in ``no_gradient``."""
+        t.same()
+
+    def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
+        """Shape and type of each ``Temp`` parameter, from the known shapes ``s.<name>`` and types ``s.dtype(name)``."""
+        return {}
+
+    def keeps(self, want: frozenset[str]) -> Iterable[str]:
+        """Names among backward's parameters that it reads when only the gradients of ``want`` are asked for."""
+        return self.form.backward.parameters if self.form.backward else ()
+
+    def is_view(self, train: bool) -> bool:
+        """True if the one output is the first input's bytes under another shape, in this mode."""
+        return False
+
+    def variable_attributes(self, argument: str) -> Mapping[str, str]:
+        """Attributes that an input variable made for ``argument`` starts with, such as its ``__init__``."""
+        return {}
+
+    def total_outputs(self) -> int:
+        """Outputs that MXNet's files count for this operator, hidden ones included."""
+        signature = signature_of(self)
+        return len(signature.outputs) + len(signature.hidden)
+
+
+class Body(NamedTuple):
+    """One body of an operator: its parameters after ``self``, and which are variadic or scratch."""
+
+    parameters: tuple[str, ...]
+    many: frozenset[str]
+    temps: frozenset[str]
+
+
+class Form(NamedTuple):
+    """What registration found out about an operator class."""
+
+    name: str
+    aliases: tuple[str, ...]
+    attributes: Mapping[str, Attribute]
+    forward: Body
+    backward: Body | None
+    update: Body | None
+
+    @property
+    def variadic(self) -> str | None:
+        """Name of the parameter that takes all variadic inputs, if any."""
+        return next((name for name in self.forward.parameters if name in self.forward.many - {"out", "aux"}), None)
+
+
+Slot = tuple[str, Any]
+"""Where a body parameter comes from: kind (input output hidden aux dinput doutput temp xp rng is_train comm absent),
+and the position of the value in its kind; a tuple of positions for a ``Many`` parameter."""
+
+
+class Signature(NamedTuple):
+    """Names of the values of one operator setting, and the slots of its bodies."""
+
+    inputs: tuple[str, ...]
+    aux: tuple[str, ...]
+    outputs: tuple[str, ...]
+    hidden: tuple[str, ...]
+    frame: Mapping[str, Any]
+    forward: tuple[Slot, ...]
+    backward: tuple[Slot, ...] | None
+    update: tuple[Slot, ...] | None
+    head_gradient: bool
+    """True if backward reads the gradient of an output; a loss head does not."""
+    output_suffixes: tuple[str, ...]
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Inputs and auxiliary states, in the order of a node's inputs."""
+        return self.inputs + self.aux
+
+
+def _names(op: Op, kind: str) -> tuple[str, ...]:
+    value = getattr(op, kind, None)
+    return tuple(value() if callable(value) else value or ())
+
+
+def _expand(op: Op, form: Form, outputs: tuple[str, ...]) -> tuple[str, ...]:
+    """Input names that follow from forward's parameters; a ``Many`` one becomes arg0, arg1, …"""
+    other = {*SPECIAL, *form.forward.temps, *outputs, *_names(op, "hidden"), *_names(op, "aux"), "out", "aux"}
+    names: list[str] = []
+    for name in form.forward.parameters:
+        if name in other:
+            continue
+        if name in form.forward.many:
+            names += [f"arg{i}" for i in range(op.num_args)]  # type: ignore[attr-defined]
+        else:
+            names.append(name)
+    return tuple(names)
+
+
+@functools.lru_cache(maxsize=8192)
+def signature_of(op: Op) -> Signature:
+    """Names and slots of ``op``; raises OperatorDefinitionError where attributes and names do not fit."""
+    form = op.form
+    outputs, hidden, aux = _names(op, "outputs"), _names(op, "hidden"), _names(op, "aux")
+    inputs = _names(op, "inputs") if hasattr(op, "inputs") else _expand(op, form, outputs)
+    fixed = set(form.forward.parameters) - form.forward.many
+    variadic = tuple(i for i, name in enumerate(inputs) if name not in fixed) if form.variadic else ()
+    groups: dict[str, Any] = {}
+    for kind, names in (("input", inputs), ("aux", aux), ("output", outputs), ("hidden", hidden)):
+        for position, name in enumerate(names):
+            groups[name] = (kind, position)
+    for position, name in enumerate(inputs):
+        groups["d" + name] = ("dinput", position)
+    for position, name in enumerate(outputs):
+        groups["d" + name] = ("doutput", position)
+    if form.variadic:
+        groups[form.variadic], groups["d" + form.variadic] = ("input", variadic), ("dinput", variadic)
+    if "out" in form.forward.many:
+        everything = tuple(range(len(outputs)))
+        groups["out"], groups["dout"] = ("output", everything), ("doutput", everything)
+    if "aux" in form.forward.many:
+        groups["aux"] = ("aux", tuple(range(len(aux))))
+
+    def slots(body: Body | None) -> tuple[Slot, ...] | None:
+        if body is None:
+            return None
+        found = []
+        for name in body.parameters:
+            if name in SPECIAL:
+                found.append((name, 0))
+            elif name in body.temps:
+                found.append(("temp", name))
+            else:
+                found.append(groups.get(name, ("absent", name)))
+        return tuple(found)
+
+    start = {"input": 0, "aux": len(inputs), "output": len(inputs) + len(aux)}
+    start["hidden"] = start["output"] + len(outputs)
+    frame: dict[str, Any] = dict.fromkeys(form.forward.parameters)  # absent optional inputs read as unknown
+    for name, (kind, position) in groups.items():
+        if kind in start:
+            many = isinstance(position, tuple)
+            frame[name] = tuple(start[kind] + p for p in position) if many else start[kind] + position
+    backward = slots(form.backward)
+    suffixes = tuple("output" + name[3:] if name[:3] == "out" and name[3:].isdecimal() else name for name in outputs)
+    return Signature(
+        inputs, aux, outputs, hidden, frame, slots(form.forward) or (), backward, slots(form.update),
+        bool(backward) and any(kind == "doutput" for kind, _ in backward or ()),
+        tuple("output" if suffix == "out" else suffix for suffix in suffixes),
+    )  # fmt: skip
+
+
+class Known:
+    """Known shapes of one node's values under their names, and their types by ``dtype(name)``: what ``temps`` sees."""
+
+    __slots__ = ("_names", "_shapes", "_types")
+
+    def __init__(self, signature: Signature, shapes: Sequence[Any], types: Sequence[Any]) -> None:
+        """``shapes`` and ``types`` stand in frame order: inputs, auxiliaries, outputs, hidden outputs."""
+        self._names, self._shapes, self._types = signature.frame, shapes, types
+
+    def __getattr__(self, name: str) -> Any:
+        slot = self._names[name]
+        if isinstance(slot, tuple):
+            return tuple(self._shapes[i] for i in slot)
+        return None if slot is None else self._shapes[slot]
+
+    def dtype(self, name: str) -> Any:
+        """Element type of a value (of the first one for a ``Many``)."""
+        slot = self._names[name]
+        return None if slot is None else self._types[slot[0] if isinstance(slot, tuple) else slot]
+
+
+_OPERATORS: dict[str, type[Op]] = {}
+_LOADERS: list[Callable[[str], bool]] = []
+_KERNELS: dict[tuple[str, str], Callable[[Op, str], Callable[..., None] | None]] = {}
+_LOCK = threading.RLock()
+
+
+def _body(cls: type[Op], name: str) -> Body | None:
+    function = cls.__dict__.get(name) or getattr(cls, name, None)
+    if function is None:
+        return None
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    marks = {p.name: str(p.annotation) for p in parameters}
+    return Body(
+        tuple(p.name for p in parameters),
+        frozenset(name for name, mark in marks.items() if mark.rpartition(".")[2] == "Many" or "'many'" in mark),
+        frozenset(name for name, mark in marks.items() if mark.rpartition(".")[2] == "Temp" or "'temp'" in mark),
+    )
+
+
+def _check(cls: type[Op], form: Form) -> None:
+    """Refuse what would silently do something else: shadowing fields, unknown parameter names, missing bodies."""
+
+    def refuse(text: str) -> None:
+        raise OperatorDefinitionError(f"operator {form.name}: {text}")
+
+    for name in form.attributes:
+        if hasattr(Op, name) or name in SPECIAL:
+            refuse(f"attribute '{name}' bears the name of a member of the operator form; choose another")
+    known = {*form.forward.parameters, *form.forward.temps, *cls.aux} if not callable(cls.aux) else None
+    for title, body in (("backward", form.backward), ("update", form.update)):
+        for name in body.parameters if body and known is not None else ():
+            base = name[1:] if title == "backward" and name[:1] == "d" and name not in known else name
+            if name in known or base in known or name in SPECIAL or name in (body.temps if body else ()):
+                continue
+            if not callable(getattr(cls, "inputs", ())) and not callable(cls.outputs) and not callable(cls.hidden):
+                refuse(f"parameter '{name}' of {title} is none of forward's{near_miss(name, known)}")
+    if form.update and not cls.aux:
+        refuse("has update but no auxiliary states (aux = …)")
+
+
+def register_op(cls: Any = None, *, name: str | None = None, aliases: Sequence[str] = ()) -> Any:
+    """Class decorator: make ``cls`` an operator under ``name`` (default: the class name) and ``aliases``.
+
+    Raises OperatorDefinitionError for a class that breaks the form or a name that is taken by another class.
+    """
+    if cls is None:
+        return functools.partial(register_op, name=name, aliases=aliases)
+    cls = dataclasses.dataclass(frozen=True, kw_only=True, repr=True)(cls)
+    forward = _body(cls, "forward")
+    title = name or cls.__name__
+    if forward is None or not forward.parameters or forward.parameters[0] != "xp":
+        raise OperatorDefinitionError(f"operator {title}: forward(self, xp, …) is missing or does not begin with xp")
+    cls.form = Form(title, tuple(aliases), attributes_of(cls, title), forward, _body(cls, "backward"), _body(cls, "update"))
+    _check(cls, cls.form)
+    with _LOCK:
+        for key in (title, *aliases):
+            other = _OPERATORS.get(key)
+            if other is not None and other.__qualname__ != cls.__qualname__:
+                raise OperatorDefinitionError(f"operator name '{key}' is taken by {other.__module__}.{other.__qualname__}")
+        for key in (title, *aliases):
+            _OPERATORS[key] = cls
+    return cls
+
+
+def add_loader(loader: Callable[[str], bool]) -> None:
+    """Register a function that imports the module of an operator name and says whether it knew it."""
+    _LOADERS.append(loader)
+
+
+def find_op(name: str) -> type[Op] | None:
+    """Operator class of a name or alias; None if nobody knows it. Imports the family that holds it."""
+    found = _OPERATORS.get(name)
+    if found is not None:
+        return found
+    with _LOCK:
+        if not any(loader(name) for loader in _LOADERS):
+            for entry in importlib.metadata.entry_points(group="arrayexec.operators", name=name):
+                entry.load()
+    return _OPERATORS.get(name)
+
+
+def get_op(name: str, where: str = "") -> type[Op]:
+    """Operator class of a name or alias; UnknownOperatorError with near misses, ``where`` appended to the fact."""
+    found = find_op(name)
+    if found is None:
+        raise UnknownOperatorError(f"operator '{name}' is not registered{where}{near_miss(name, all_names())}")
+    return found
+
+
+_NAME_LISTS: list[Callable[[], Iterable[str]]] = []
+
+
+def add_names(names: Callable[[], Iterable[str]]) -> None:
+    """Register a function that lists operator names which are not imported yet."""
+    _NAME_LISTS.append(names)
+
+
+def all_names() -> list[str]:
+    """Every operator name and alias, sorted."""
+    return sorted({*_OPERATORS, *(name for names in _NAME_LISTS for name in names())})
+
+
+def make_op(name: str, attributes: Mapping[str, Any], where: str = "") -> Op:
+    """Operator ``name`` set to ``attributes`` (values or MXNet's texts); errors name ``where``, near misses, what is allowed."""
+    cls = get_op(name, where)
+    form, values = cls.form, {}
+    for key, value in attributes.items():
+        attribute = form.attributes.get(key)
+        if attribute is None:
+            raise AttributeValueError(f"{form.name}{where} has no attribute '{key}'{near_miss(key, form.attributes)}")
+        values[key] = attribute.parse(value, f"{form.name}{where}")
+    missing = [key for key, attribute in form.attributes.items() if attribute.required and key not in values]
+    if missing:
+        raise AttributeValueError(f"{form.name}{where} needs the attribute '{missing[0]}' ({form.attributes[missing[0]].text})")
+    return cls(**values)
+
+
+def register_kernel(op_name: str, tier: str) -> Callable[[Any], Any]:
+    """Decorator for a factory ``(op, body name) -> body or None`` that gives a faster body of one operator in one tier."""
+
+    def register(factory: Any) -> Any:
+        _KERNELS[op_name, tier] = factory
+        return factory
+
+    return register
+
+
+def find_body(op: Op, body: str, tier: str) -> Callable[..., None]:
+    """The body that ``tier`` runs for ``op``: a registered kernel, else the operator's own, which is the reference."""
+    factory = _KERNELS.get((op.form.name, tier))
+    return (factory and factory(op, body)) or getattr(op, body)
+

@@ -1,0 +1,153 @@
+"""The graph itself: nodes, the order in which they stand, and the entries (one value each) that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ..errors import CompositionError
+from ..registry import Op, Signature, signature_of
+
+Entry = tuple["Node", int]
+
+
+class Node:
+    """A variable (``op`` is None) or one application of an operator.
+
+    ``attributes`` holds texts exactly as given: operator attributes under their names, user and hidden ones beside them.
+    ``inputs`` are the operator's inputs, then its auxiliary states. ``source`` is the user's (file, line).
+    """
+
+    __slots__ = ("attributes", "inputs", "name", "op", "signature", "source")
+
+    def __init__(
+        self,
+        op: Op | None,
+        name: str,
+        attributes: dict[str, str],
+        inputs: Sequence[Entry] = (),
+        source: tuple[str, int] | None = None,
+    ) -> None:
+        self.op = op
+        self.name = name
+        self.attributes = attributes
+        self.inputs: tuple[Entry, ...] = tuple(inputs)
+        self.source = source
+        self.signature: Signature | None = signature_of(op) if op is not None else None
+
+    @property
+    def where(self) -> str:
+        """``FullyConnected 'fc1' (train.py:171)``: how errors name this node."""
+        kind = self.op.form.name if self.op is not None else "Variable"
+        place = f" ({self.source[0].rpartition('/')[2]}:{self.source[1]})" if self.source else ""
+        return f"{kind} '{self.name}'{place}"
+
+    def output_name(self, index: int) -> str:
+        """Name of one output: ``fc1_output``, ``split_output2``, ``bn_mean``; a variable's own name."""
+        if self.signature is None:
+            return self.name
+        names = self.signature.output_suffixes + self.signature.hidden
+        return f"{self.name}_{names[index]}"
+
+    def __repr__(self) -> str:
+        return f"<Node {self.where}>"
+
+
+def post_order(heads: Iterable[Entry]) -> list[Node]:
+    """All nodes that ``heads`` need, inputs before users, left to right, each once; raises CompositionError on a cycle."""
+    order: list[Node] = []
+    state: dict[int, bool] = {}  # node id: False while its inputs are visited, True when it stands in the order
+    for head, _ in heads:
+        stack: list[tuple[Node, int]] = [(head, 0)]
+        while stack:
+            node, position = stack.pop()
+            if position == 0:
+                if id(node) in state:
+                    if not state[id(node)]:
+                        raise CompositionError(f"{node.where} is an input of itself: the graph has a cycle")
+                    continue
+                state[id(node)] = False
+            advanced = False
+            for i in range(position, len(node.inputs)):
+                child = node.inputs[i][0]
+                if not state.get(id(child), False):
+                    stack.append((node, i + 1))
+                    stack.append((child, 0))
+                    advanced = True
+                    break
+            if not advanced:
+                state[id(node)] = True
+                order.append(node)
+    return order
+
+
+class Graph:
+    """Nodes in order with numbered entries; variables of one name are one argument (their gradients sum).
+
+    ``entries[i]`` is where node i's first value stands; hidden outputs have entries of their own, behind the visible ones.
+    Raises CompositionError for two variables of one name that disagree in shape, type or initialiser.
+    """
+
+    def __init__(self, heads: Sequence[Entry]) -> None:
+        self.nodes: list[Node] = []
+        self.index: dict[int, int] = {}
+        self.first: list[int] = []
+        self.owner: list[int] = []
+        by_name: dict[str, int] = {}
+        for node in post_order(heads):
+            if node.op is None and node.name in by_name:
+                self.index[id(node)] = by_name[node.name]
+                self._unify(self.nodes[by_name[node.name]], node)
+                continue
+            number = len(self.nodes)
+            if node.op is None:
+                by_name[node.name] = number
+            self.index[id(node)] = number
+            self.nodes.append(node)
+            self.first.append(len(self.owner))
+            signature = node.signature
+            self.owner += [number] * (len(signature.outputs) + len(signature.hidden) if signature else 1)
+        self.inputs: list[tuple[int, ...]] = [tuple(self.entry(e) for e in node.inputs) for node in self.nodes]
+        self.heads: list[int] = [self.entry(e) for e in heads]
+        auxiliary: dict[int, None] = {}
+        for node, inputs in zip(self.nodes, self.inputs, strict=True):
+            if node.signature is not None and node.signature.aux:
+                auxiliary.update((self.owner[e], None) for e in inputs[len(node.signature.inputs) :])
+        self.auxiliary: list[int] = [i for i in auxiliary if self.nodes[i].op is None]
+        marked = set(self.auxiliary)
+        self.arguments: list[int] = [i for i, node in enumerate(self.nodes) if node.op is None and i not in marked]
+        self.auxiliary.sort()
+
+    @staticmethod
+    def _unify(kept: Node, other: Node) -> None:
+        for key in ("__shape__", "__dtype__", "__init__"):
+            mine, its = kept.attributes.get(key), other.attributes.get(key)
+            if mine is not None and its is not None and mine != its:
+                raise CompositionError(
+                    f"two variables are named '{kept.name}' but disagree in {key.strip('_')}: "
+                    f"{kept.where} has {mine}, {other.where} has {its}; give one another name or make them equal"
+                )
+
+    def entry(self, entry: Entry) -> int:
+        """Number of the value that a node's output is."""
+        return self.first[self.index[id(entry[0])]] + entry[1]
+
+    def entry_name(self, number: int) -> str:
+        """Name of a value, as ``list_outputs`` of the internals gives it."""
+        node = self.owner[number]
+        return self.nodes[node].output_name(number - self.first[node])
+
+    def values(self, node: int) -> tuple[int, ...]:
+        """Entries of node ``node`` in frame order: inputs, auxiliaries, outputs, hidden outputs."""
+        end = self.first[node + 1] if node + 1 < len(self.first) else len(self.owner)
+        return (*self.inputs[node], *range(self.first[node], end))
+
+
+def names_of(nodes: Iterable[Node]) -> list[str]:
+    """Names of ``nodes`` in order."""
+    return [node.name for node in nodes]
+
+
+def variable(name: str, **attributes: Any) -> Node:
+    """A variable node with text attributes; the public way is ``sym.Variable``."""
+    return Node(None, name, dict(attributes))
