@@ -1,0 +1,67 @@
+"""Random numbers that do not depend on how the work is cut: one counter-based stream a node.
+
+Key: seed and the node's name. Counter: step, and position in the *global* batch, one row starting on a block of four
+64-bit words. So a mask is the same on one device, on N devices or ranks, and in a repeated forward.
+Generator: Philox 4x64 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011) as NumPy has it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from typing import Any
+
+import numpy as np
+
+from .context import copyto
+
+BLOCK = 8  # float32 values that one counter value of Philox gives: rows are padded to whole blocks
+
+_seed = 0
+
+
+def seed(number: int) -> None:
+    """Set the one seed of the program; executors read it when they run."""
+    global _seed
+    _seed = int(number)
+
+
+def current_seed() -> int:
+    """The seed that :func:`seed` set last (0 at the start)."""
+    return _seed
+
+
+def width(count: int) -> int:
+    """Values a scratch row needs so that ``count`` random values a row fill whole blocks."""
+    return -(-count // BLOCK) * BLOCK
+
+
+@dataclasses.dataclass
+class RunPosition:
+    """Where a run stands: training step, and the place of its first row in the global batch."""
+
+    step: int = 0
+    first_row: int = 0
+
+
+class Stream:
+    """The random numbers of one node; bodies get it as ``rng``."""
+
+    def __init__(self, name: str, position: RunPosition, kind: int = 0) -> None:
+        self.name = name
+        self._key = zlib.crc32(name.encode()) | kind << 32
+        self._position = position
+
+    def uniform(self, out: Any, shared: bool = False) -> None:
+        """Fill ``out`` (rows, width(n)), float32 and C-contiguous, with values in [0, 1).
+
+        Row i is that of row ``first_row + i`` of the global batch; with ``shared`` it is row i for everybody.
+        """
+        rows, columns = out.shape
+        first = 0 if shared else self._position.first_row
+        counter = [first * (columns // BLOCK), 0, self._position.step, 0]
+        generator = np.random.Generator(np.random.Philox(key=[current_seed(), self._key], counter=counter))
+        if isinstance(out, np.ndarray):
+            generator.random(dtype=np.float32, out=out)
+        else:
+            copyto(out, generator.random((rows, columns), dtype=np.float32))
