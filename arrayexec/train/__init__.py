@@ -1,0 +1,1 @@
+"""Enough to train: data iterators, initialisers, optimizers, schedules, metrics, monitors, callbacks."""
