@@ -86,7 +86,7 @@ class _ParamsReader:
         offset = self.file.tell()
         if nbytes > self.size - offset:
             left = self.size - offset
-            self.fail(offset, f"{what} needs {nbytes} bytes, but the file ends after {left}; is it truncated?")
+            self.fail(offset, f"{what} needs {nbytes} bytes, but the file ends after {left} (truncated?)")
 
     def number(self, form: str, what: str) -> int:
         width = struct.calcsize("<" + form)
@@ -201,11 +201,11 @@ class _ParamsReader:
             self.fail(offset, f"{what} cannot have the shape {shape}")
 
     def dense(self, offset: int, shape: tuple[int, ...], values: Array, indices: list[Array]) -> Array:
-        """A row-sparse (indices) or CSR (row starts, columns) array with its zeros filled in."""
+        """A row-sparse (indices) or CSR (row starts, columns) array, its zeros filled in."""
         if len(shape) != 2 and (shape == () or len(indices) == 2):
             self.fail(offset, f"a sparse array cannot have the shape {shape}")
         if math.prod(shape) * values.itemsize > _DENSE_LIMIT:
-            self.fail(offset, f"a sparse array of shape {shape} takes more than {_DENSE_LIMIT} bytes when dense")
+            self.fail(offset, f"a sparse array {shape} takes more than {_DENSE_LIMIT} bytes when dense")
         if any(index.dtype.kind not in "iu" or index.ndim != 1 for index in indices):
             self.fail(offset, "the indices of a sparse array must be flat and of an integer type")
         out = numpy.zeros(shape, values.dtype)
@@ -238,13 +238,13 @@ def _save_params(file: BinaryIO, path: str, names: list[str], arrays: list[Array
         if array is None:
             file.write(struct.pack("<Iii", _V2, _DENSE, 0))
             continue
-        label = repr(names[i]) if names else f"number {i}"
+        label = f"array {names[i]!r}" if names else f"array {i}"
         code = _CODES.get(array.dtype.newbyteorder("<"))
         if code is None:
-            known = ", ".join(str(kind) for kind in _CODES)
-            raise FileFormatError(f"save {path!r}: array {label} must be {known}, but it is {array.dtype}")
+            known = ", ".join(map(str, _CODES))
+            raise FileFormatError(f"save {path!r}: {label} must be {known}, but it is {array.dtype}")
         if array.ndim == 0:
-            raise ShapeError(f"save {path!r}: array {label} must have a dim, but it is 0-d; reshape it to (1,)")
+            raise ShapeError(f"save {path!r}: {label} must have a dim, but it is 0-d; reshape it to (1,)")
         file.write(struct.pack(f"<Iii{array.ndim}q", _V2, _DENSE, array.ndim, *array.shape))
         file.write(struct.pack("<iii", 1, 0, code))  # cpu(0)
         flat = numpy.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1)
@@ -276,7 +276,7 @@ def _load_npy(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: str) -> Ar
     with archive.open(entry) as member:
         version = numpy.lib.format.read_magic(member)
         if version not in ((1, 0), (2, 0)):
-            raise FileFormatError(f"{where}: the npy version must be 1.0 or 2.0, but it is {version}")
+            raise FileFormatError(f"{where}: the npy version must be 1 or 2, but is {version[0]}")
         npy = numpy.lib.format
         shape, _, kind = (npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0)(member)
         if kind.hasobject:
