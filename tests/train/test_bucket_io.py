@@ -56,7 +56,7 @@ def test_rows_are_padded_and_labels_shifted(layout):
             sentence = sentences[number]
             filler = [0] * (batch.bucket_key - len(sentence))
             assert row.tolist() == sentence + filler
-            assert shifted.tolist() == sentence[1:] + [0] + filler
+            assert shifted.tolist() == [*sentence[1:], 0, *filler]
             assert batch.bucket_key == (3 if len(sentence) <= 3 else 5)
             seen.append(int(number))
         assert batch.pad == 0
@@ -156,13 +156,13 @@ def test_shards_draw_the_same_keys_and_share_the_rows(last_batch, shards):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (dict(layout="TNC"), "layout must be 'NT' or 'TN'"),
-        (dict(last_batch="padd"), "did you mean 'pad'"),
-        (dict(batch_size=5), "some length must occur in at least 5 sentences"),
-        (dict(batch_size=50, buckets=[5]), "a full batch of 50 sentences"),
-        (dict(buckets=[0, 5]), "lengths of at least 1"),
-        (dict(buckets=[]), "lengths of at least 1"),
-        (dict(num_shards=3), "1 to 2 shards"),
+        ({"layout": "TNC"}, "layout must be 'NT' or 'TN'"),
+        ({"last_batch": "padd"}, "did you mean 'pad'"),
+        ({"batch_size": 5}, "some length must occur in at least 5 sentences"),
+        ({"batch_size": 50, "buckets": [5]}, "a full batch of 50 sentences"),
+        ({"buckets": [0, 5]}, "lengths of at least 1"),
+        ({"buckets": []}, "lengths of at least 1"),
+        ({"num_shards": 3}, "1 to 2 shards"),
     ],
 )
 def test_refusals(options, text):
