@@ -1,0 +1,161 @@
+"""What a communicator is: collectives on arrays among ranks, each with a deadline.
+
+Every rank must start the same collectives in the same order, from one thread at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy
+
+from .. import context
+from ..errors import CollectiveError, PlanMismatchError, message
+
+Array = Any
+"""An array of any context: numpy.ndarray, cupy.ndarray, …"""
+
+
+class Request(Protocol):
+    """A collective that was started."""
+
+    def test(self) -> bool:
+        """Whether it is complete; never waits."""
+
+    def wait(self) -> None:
+        """Return when it is complete; raises CollectiveTimeoutError or PeerFailure where it never will be."""
+
+
+class Communicator(ABC):
+    """The ranks of a job as one of them sees them. Made by `arrayexec.comm.init`."""
+
+    name: str
+    rank: int
+    size: int
+    local_rank: int
+    """Number of this rank among those of its host."""
+    local_size: int
+
+    def __init__(self) -> None:
+        self.where = ""
+        """What the program is doing (``step 12``); free text that error messages repeat."""
+        self.seconds = 0.0
+        """Time spent in waiting for other ranks so far."""
+
+    @abstractmethod
+    def start_allreduce(self, array: Array, what: str) -> Request:
+        """Start the sum of ``array`` over all ranks, in place; ``what`` names it in messages.
+
+        The array must not be touched before the request is complete. Raises CollectiveError for types
+        that have no sum and for read-only arrays.
+        """
+
+    @abstractmethod
+    def allreduce(self, array: Array) -> None:
+        """Replace ``array`` by its sum over all ranks, in its own type; the same bits on every rank."""
+
+    @abstractmethod
+    def broadcast(self, array: Array, root: int = 0) -> None:
+        """Replace ``array`` by that of rank ``root``. Raises CollectiveError for a root that is no rank."""
+
+    @abstractmethod
+    def barrier(self) -> None:
+        """Return when every rank has come here."""
+
+    @abstractmethod
+    def allgather_object(self, obj: object) -> list[Any]:
+        """The small ``obj`` of every rank, by rank, as JSON carries it (a tuple arrives as a list)."""
+
+    @abstractmethod
+    def shared_segment(self, nbytes: int) -> numpy.ndarray[Any, Any]:
+        """``nbytes`` zeroed bytes in memory that all ranks of the host share, 64-byte aligned; collective.
+
+        The communicator owns the memory; it is there as long as the process. Raises
+        BackendUnavailableError where the ranks are on several hosts or shared memory has no room.
+        """
+
+    def allocate(self, nbytes: int, role: str) -> numpy.ndarray[Any, Any] | None:
+        """An allocator for `Context.set_allocator`: gradients in a shared segment, None for other roles."""
+        return self.shared_segment(nbytes) if role == "gradient" else None
+
+    @abstractmethod
+    def set_timeout(self, seconds: float) -> None:
+        """Give waits another deadline, as ``init(timeout=)`` does."""
+
+    @abstractmethod
+    def first_step_done(self) -> None:
+        """Say that the first step is over; until then deadlines are four times as long."""
+
+    def agree(self, description: Mapping[str, object], what: str) -> None:
+        """Check that every rank holds the same ``description``, in the same order; collective.
+
+        Raises PlanMismatchError on all ranks, with the first difference and what each rank has there.
+        """
+        entries = [[str(key), _text(value)] for key, value in description.items()]
+        digest = hashlib.sha256(json.dumps(entries).encode()).hexdigest()
+        if len(set(self.allgather_object(digest))) > 1:
+            raise PlanMismatchError(_first_difference(self.allgather_object(entries), what))
+
+
+def check_summable(array: Array, doing: str) -> None:
+    """Raise CollectiveError for types without a sum and for read-only arrays."""
+    kind = numpy.dtype(array.dtype)
+    if kind.kind not in "iufc":
+        raise CollectiveError(f"{doing}: the array must hold numbers, but its type is {kind}")
+    if isinstance(array, numpy.ndarray) and not array.flags.writeable:
+        raise CollectiveError(f"{doing}: the array {kind} {array.shape} must be writable, but is read-only")
+
+
+def host_buffer(array: Array) -> numpy.ndarray[Any, Any]:
+    """A C-contiguous NumPy array with the values of ``array``: itself if it is one, else a copy.
+
+    The copy of a device array waits for what was queued before it. That path was not run on a card.
+    """
+    host = context.asnumpy(array)
+    return host if host.flags.c_contiguous else numpy.ascontiguousarray(host)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else repr(value)
+
+
+def _first_difference(ranks: Sequence[Sequence[tuple[str, str]]], what: str) -> str:
+    """The message for the first entry in which the (key, value) lists of the ranks differ."""
+    length = max(map(len, ranks))
+    for i in range(length):
+        here = [tuple(entries[i]) if i < len(entries) else None for entries in ranks]
+        if len(set(here)) > 1:
+            break
+    keys = list(dict.fromkeys(entry[0] for entry in here if entry))
+    held = [dict(entries) for entries in ranks]
+    key = next((k for k in keys if any(k not in h for h in held)), keys[0])
+    if all(k in h for k in keys for h in held) and len(keys) > 1:
+        fact = f"{what}: the ranks must hold the same entries in one order, but entry {i} differs"
+        texts = [entry[0] if entry else "nothing" for entry in here]
+    else:
+        fact = f"{what}: the ranks must hold the same, but {key!r} differs"
+        texts = [h.get(key, "not there") for h in held]
+    rows = [(f"rank {ranges(ranks)}", text) for text, ranks in _grouped(texts).items()]
+    return message(fact, rows, "found", "every rank must build the same model with the same options and data")
+
+
+def _grouped(texts: Sequence[str]) -> dict[str, list[int]]:
+    groups: dict[str, list[int]] = {}
+    for rank, text in enumerate(texts):
+        groups.setdefault(text, []).append(rank)
+    return groups
+
+
+def ranges(ranks: Sequence[int]) -> str:
+    """``0-2, 5`` for 0, 1, 2, 5."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)

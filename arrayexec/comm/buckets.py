@@ -1,0 +1,280 @@
+"""Gradient buckets: stretches of the gradients that are summed over the ranks while backward still runs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+
+from .. import context
+from ..errors import CollectiveError, UnknownNameError, near_miss
+from .base import Array, Communicator, Request
+
+MAX_BYTES = 8 << 20
+PARTS = 4  # no bucket is larger than this part of all gradients
+
+_LARGE = 64 << 10  # bytes from which an array that lies alone is reduced where it is, not packed
+_MAX_GAP = 256  # bytes that alignment may leave between neighbours in a segment
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Elements ``start`` to ``stop`` of one gradient."""
+
+    name: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """What one all-reduce carries: pieces of one type that lie in one place."""
+
+    dtype: numpy.dtype[Any]
+    pieces: tuple[Piece, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the gradients in it."""
+        return sum(piece.stop - piece.start for piece in self.pieces) * self.dtype.itemsize
+
+
+Place = tuple[str, object, int]
+"""``("segment", its number, stretch)``, ``("own", name, 0)`` or ``("packed", "", 0)``."""
+
+_PACKED: Place = ("packed", "", 0)
+
+
+def cut(
+    gradients: Iterable[tuple[str, int, Any]],
+    places: Mapping[str, Place] | None = None,
+    max_bytes: int = MAX_BYTES,
+) -> tuple[Bucket, ...]:
+    """Cut gradients, (name, nbytes, dtype) in the order in which backward finishes them, into buckets.
+
+    A bucket has at most ``max_bytes`` and at most a quarter of all bytes (but 64 where that is less), one
+    type and one of ``places``; a larger gradient is spread over several. The cuts depend on the
+    arguments alone, so they are the same on every rank.
+    """
+    items = [(name, nbytes, numpy.dtype(dtype)) for name, nbytes, dtype in gradients]
+    places = places or {}
+    limit = max(64, min(max_bytes, sum(nbytes for _, nbytes, _ in items) // PARTS) // 64 * 64)
+    buckets: list[Bucket] = []
+    pieces: list[Piece] = []
+    room, kind, place = limit, numpy.dtype(numpy.uint8), _PACKED
+    for name, nbytes, dtype in items:
+        home = places.get(name, _PACKED)
+        if pieces and ((kind, place) != (dtype, home) or room < nbytes <= limit):
+            buckets.append(Bucket(kind, tuple(pieces)))
+            pieces, room = [], limit
+        kind, place = dtype, home
+        start, size = 0, nbytes // dtype.itemsize
+        while start < size:
+            stop = min(size, start + room // dtype.itemsize)
+            pieces.append(Piece(name, start, stop))
+            room -= (stop - start) * dtype.itemsize
+            start = stop
+            if room < dtype.itemsize:
+                buckets.append(Bucket(dtype, tuple(pieces)))
+                pieces, room = [], limit
+    if pieces:
+        buckets.append(Bucket(kind, tuple(pieces)))
+    return tuple(buckets)
+
+
+class GradientBuckets:
+    """Sums gradients over all ranks, bucket by bucket, as backward writes them.
+
+    ``gradients``: the arrays by name, C-contiguous, in the order in which backward finishes them.
+    ``segments``: flat arrays inside which they may lie; a stretch of neighbours there is reduced in place
+    (with the gap that alignment left between them, so that must hold numbers). Others are reduced in
+    place where they are large, else packed, as are arrays of devices; packing of device arrays was not
+    run on a card. Making one is a collective call. Raises PlanMismatchError if ranks have other
+    gradients, CollectiveError for arrays that cannot be summed in place.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        gradients: Mapping[str, Array],
+        segments: Sequence[Array] = (),
+        max_in_flight: int = 16,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        if max_in_flight < 1:
+            raise CollectiveError(f"max_in_flight must be at least 1, but it is {max_in_flight}")
+        for name, array in gradients.items():
+            if not array.flags.c_contiguous:
+                raise CollectiveError(f"gradient {name!r} must be C-contiguous to be summed over ranks")
+        self._comm, self._gradients, self._max_in_flight = comm, dict(gradients), max_in_flight
+        segments = [segment for segment in segments if isinstance(segment, numpy.ndarray)]
+        places = _places(gradients, segments)
+        self.buckets = cut(((n, a.nbytes, a.dtype) for n, a in gradients.items()), places, max_bytes)
+        """The buckets, in the order in which they are sent."""
+        comm.agree(self.description(), "gradient buckets")
+        self._buffers = [_buffer(bucket, gradients, places, segments) for bucket in self.buckets]
+        self._buckets_of: dict[str, list[int]] = {name: [] for name in gradients}
+        for i, bucket in enumerate(self.buckets):
+            for name in {piece.name for piece in bucket.pieces}:
+                self._buckets_of[name].append(i)
+        self.events: list[tuple[float, str, int]] = []
+        """(time.perf_counter(), 'start' or 'done', bucket) of the current step, else of the last one."""
+        self._lock = threading.Lock()  # replicas on several devices finish their gradients in threads
+        self._begin()
+
+    def _begin(self) -> None:
+        self._written: set[str] = set()
+        self._missing = [len({piece.name for piece in bucket.pieces}) for bucket in self.buckets]
+        self._next = 0  # the bucket to start next
+        self._flying: dict[int, Request] = {}
+        self._fresh = True
+
+    def description(self) -> dict[str, object]:
+        """What ranks must agree on: type and size of every gradient, and where the buckets are cut."""
+        rows: dict[str, object] = {}
+        for name, array in self._gradients.items():
+            rows[f"gradient {name}"] = f"{array.dtype} {tuple(array.shape)}"
+        for i, bucket in enumerate(self.buckets):
+            rows[f"bucket {i}"] = " ".join(f"{p.name}[{p.start}:{p.stop}]" for p in bucket.pieces)
+        return rows
+
+    def ready(self, name: str) -> None:
+        """Say that gradient ``name`` is written; starts the buckets that are full now, in order.
+
+        Raises UnknownNameError, and CollectiveError for a name that was ready before in this step.
+        """
+        with self._lock:
+            self._check_name(name)
+            if name in self._written:
+                raise CollectiveError(
+                    f"gradient {name!r} was written twice in one step, "
+                    f"but gradient bucket {self._buckets_of[name][0]} may be on its way\n"
+                    "  call finish() after every backward, or sum with grad_req='add' and reduce once"
+                )
+            self._mark(name)
+            while self._next < len(self.buckets) and not self._missing[self._next]:
+                self._start_next()
+
+    def finish(self, used: Collection[str] | None = None) -> None:
+        """Start what is not under way yet and return when every gradient is the sum over all ranks.
+
+        ``used``: the gradients that were written in this step, marked or not (None: those marked ready).
+        All others count as zeros, and are filled with them. Raises UnknownNameError,
+        CollectiveTimeoutError and PeerFailure.
+        """
+        with self._lock:
+            for name in used or ():
+                self._check_name(name)
+            for name, array in self._gradients.items():
+                if name not in self._written:
+                    if used is None or name not in used:
+                        array.fill(0)
+                    self._mark(name)
+            while self._next < len(self.buckets):
+                self._start_next()
+            while self._flying:
+                self._finish_first()
+            self._begin()
+
+    def _check_name(self, name: str) -> None:
+        if name not in self._gradients:
+            raise UnknownNameError(f"no gradient is called {name!r}{near_miss(name, self._gradients)}")
+
+    def _mark(self, name: str) -> None:
+        if self._fresh:
+            self.events.clear()
+            self._fresh = False
+        self._written.add(name)
+        for i in self._buckets_of[name]:
+            self._missing[i] -= 1
+
+    def _start_next(self) -> None:
+        i = self._next
+        for j, request in list(self._flying.items()):  # also drives MPI, which has no thread of its own
+            if request.test():
+                self._done(j)
+        while len(self._flying) >= self._max_in_flight:
+            self._finish_first()
+        buffer, packed = self._buffers[i]
+        if packed:
+            for piece, part in _parts(self.buckets[i], buffer):
+                numpy.copyto(part, context.asnumpy(self._slice(piece)))
+        self.events.append((time.perf_counter(), "start", i))
+        self._next += 1
+        self._flying[i] = self._comm.start_allreduce(buffer, f"gradient bucket {i}")
+
+    def _finish_first(self) -> None:
+        i = next(iter(self._flying))
+        self._flying[i].wait()
+        self._done(i)
+
+    def _done(self, i: int) -> None:
+        del self._flying[i]
+        buffer, packed = self._buffers[i]
+        if packed:
+            for piece, part in _parts(self.buckets[i], buffer):
+                context.copyto(self._slice(piece), part)
+        self.events.append((time.perf_counter(), "done", i))
+
+    def _slice(self, piece: Piece) -> Array:
+        return self._gradients[piece.name].reshape(-1)[piece.start : piece.stop]
+
+
+def _parts(bucket: Bucket, buffer: Array) -> Iterable[tuple[Piece, Array]]:
+    start = 0
+    for piece in bucket.pieces:
+        stop = start + piece.stop - piece.start
+        yield piece, buffer[start:stop]
+        start = stop
+
+
+def _bounds(array: Array) -> tuple[int, int]:
+    start = int(array.__array_interface__["data"][0])
+    return start, start + int(array.nbytes)
+
+
+def _places(gradients: Mapping[str, Array], segments: Sequence[Array]) -> dict[str, Place]:
+    """Where each gradient lies; only neighbours in one stretch of a segment share a bucket in place."""
+    places: dict[str, Place] = {}
+    stretch, last_end, last_home = 0, 0, -1
+    for name, array in gradients.items():
+        if not isinstance(array, numpy.ndarray):
+            places[name] = _PACKED
+            continue
+        start, end = _bounds(array)
+        home = _segment_of(start, end, array.dtype, segments)
+        if home < 0:
+            places[name] = ("own", name, 0) if array.nbytes >= _LARGE else _PACKED
+            continue
+        if home != last_home or not 0 <= start - last_end <= _MAX_GAP:
+            stretch += 1
+        last_home, last_end = home, end
+        places[name] = ("segment", home, stretch)
+    return places
+
+
+def _segment_of(start: int, end: int, dtype: numpy.dtype[Any], segments: Sequence[Array]) -> int:
+    for i, segment in enumerate(segments):
+        first, last = _bounds(segment)
+        if segment.dtype == dtype and first <= start and end <= last:
+            return i
+    return -1
+
+
+def _buffer(
+    bucket: Bucket, gradients: Mapping[str, Array], places: Mapping[str, Place], segments: Sequence[Array]
+) -> tuple[Array, bool]:
+    """The flat array to reduce, and whether the pieces are packed into it (else they lie in it)."""
+    first, last, width = bucket.pieces[0], bucket.pieces[-1], bucket.dtype.itemsize
+    kind, home, _ = places[first.name]
+    if kind == "packed":
+        return numpy.empty(bucket.nbytes // width, bucket.dtype), True
+    whole = (segments[home] if isinstance(home, int) else gradients[first.name]).reshape(-1)
+    base = _bounds(whole)[0]
+    start = (_bounds(gradients[first.name])[0] - base) // width + first.start
+    stop = (_bounds(gradients[last.name])[0] - base) // width + last.stop
+    return whole[start:stop], False

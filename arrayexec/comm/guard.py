@@ -1,0 +1,297 @@
+"""What keeps a job of several ranks from hanging: who waits for whom, and how the job ends.
+
+A rank that has waited for a while tells all others which collective it waits in, again and again
+(nothing is sent while things go well). From what it hears back it knows who is there, who left, who is
+in another collective and, at the deadline, who is late. One rank then raises, and the hooks installed
+here print the traceback and end the job on all ranks.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, NoReturn, Protocol
+
+from ..errors import BarrierTimeoutError, CollectiveError, CollectiveTimeoutError, PeerFailure, message
+from .base import ranges
+
+EXIT_ERROR, EXIT_TIMEOUT, EXIT_PEER_LEFT = 1, 86, 87
+
+_ANNOUNCE_AFTER = 0.5  # seconds of waiting before the other ranks are told, and between repetitions
+_SILENT_AFTER = 2.5  # a rank that waits, but was not heard for so long, is not running
+_GATHER = 0.1  # between the first sign of a failure and the report, so that all signs are in
+_GIVE_WAY = 1.0  # a lower rank that waits too reports in the meantime
+_STAGGER = 0.2  # a rank that raised prints after that times its number: one traceback if all raise
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One collective of a rank. All ranks number theirs alike."""
+
+    number: int
+    what: str
+    where: str
+
+    def __str__(self) -> str:
+        return f"{self.what} ({self.where})" if self.where else self.what
+
+
+class Link(Protocol):
+    """How the guards of the ranks reach each other; nothing in it waits."""
+
+    rank: int
+    size: int
+
+    def post(self, rank: int, letter: Mapping[str, Any]) -> None:
+        """Send a letter."""
+
+    def collect(self) -> list[tuple[int, dict[str, Any]]]:
+        """The letters that have arrived, each with its sender."""
+
+    def begin_exit(self) -> Callable[[], bool]:
+        """Tell that this rank is at its end; the result says whether all ranks are."""
+
+    def abort(self, code: int) -> NoReturn:
+        """End the job on all ranks."""
+
+
+class Guard:
+    """Watches the collectives of one rank."""
+
+    def __init__(self, link: Link, where: Callable[[], str]) -> None:
+        self._link, self._where = link, where
+        self._last = Operation(0, "", "")
+        self._met: Operation | None = None  # the last one to which all ranks are known to have come
+        self._heard: dict[int, tuple[float, dict[str, Any]]] = {}
+        self._announced = (0, 0.0)  # number of the collective, when
+        self._suspect = (0, 0.0)  # number of the collective with a sign of failure, since when
+        self._failure: CollectiveError | None = None
+        self._forked = False
+
+    def enter(self, what: str, where: str) -> Operation:
+        """Number a collective that is about to start; CollectiveError after a failure and in a fork."""
+        if self._forked:
+            raise CollectiveError(
+                f"{what}: this process was forked from rank {self._link.rank} "
+                "and must not use its communicator\n"
+                "  start workers with the 'spawn' or 'forkserver' method, or before comm.init()"
+            )
+        if self._failure is not None:
+            raise CollectiveError(
+                f"{what}: no collective can follow one that failed: {_first_line(self._failure)}"
+            ) from self._failure
+        self._last = Operation(self._last.number + 1, what, where)
+        if self._last.number % 32 == 0:
+            self._hear()  # letters of ranks that had to wait for this one must not pile up
+        return self._last
+
+    def watch(self, operation: Operation, waited: float, limit: float) -> None:
+        """Called again and again by a rank that waits; raises when waiting is of no use any more."""
+        self._hear()
+        now = time.monotonic()
+        ahead = any(letter["number"] >= operation.number for _, letter in self._heard.values())
+        number, when = self._announced
+        if (number != operation.number and (ahead or waited > _ANNOUNCE_AFTER)) or (
+            number == operation.number and now - when > _ANNOUNCE_AFTER
+        ):
+            self._announced = (operation.number, now)
+            self._tell_all(operation)
+        if self._left(operation) or self._elsewhere(operation):
+            if self._suspect[0] != operation.number:
+                self._suspect = (operation.number, now)
+            if now - self._suspect[1] > _GATHER + self._give_way(operation):
+                self.fail(self._peer_failure(operation))
+        if waited > limit + self._give_way(operation):
+            self.fail(self._timeout(operation, limit))
+
+    def completed(self, operation: Operation) -> None:
+        """A collective that no rank completes alone is complete: all have come to it."""
+        self._met = operation
+
+    def fail(self, error: CollectiveError) -> NoReturn:
+        """Raise ``error``; nothing else can be done with this communicator but to end the job."""
+        self._failure = error
+        raise error
+
+    def _hear(self) -> None:
+        for rank, letter in self._link.collect():
+            self._heard[rank] = (time.monotonic(), letter)
+
+    def _tell_all(self, operation: Operation) -> None:
+        letter = self._letter("waiting", operation)
+        for rank in range(self._link.size):
+            if rank != self._link.rank:
+                self._link.post(rank, letter)
+
+    def _letter(self, state: str, operation: Operation) -> dict[str, Any]:
+        return {
+            "state": state,
+            "number": operation.number,  # the collective in question
+            "started": self._last.number,  # the last one that this rank has started
+            "what": operation.what,
+            "text": str(operation),
+        }
+
+    def _left(self, operation: Operation) -> list[int]:
+        return [
+            rank
+            for rank, (_, letter) in sorted(self._heard.items())
+            if letter["state"] == "left" and letter["started"] < operation.number
+        ]
+
+    def _elsewhere(self, operation: Operation) -> list[int]:
+        return [
+            rank
+            for rank, (_, letter) in sorted(self._heard.items())
+            if letter["state"] == "waiting"
+            and letter["number"] == operation.number
+            and letter["what"] != operation.what
+        ]
+
+    def _give_way(self, operation: Operation) -> float:
+        lower = [rank for rank in self._waiting(operation) if rank < self._link.rank]
+        return _GIVE_WAY * min(len(lower), 3)
+
+    def _waiting(self, operation: Operation) -> list[int]:
+        """The other ranks that have come to ``operation`` and were heard lately."""
+        now = time.monotonic()
+        return [
+            rank
+            for rank, (when, letter) in sorted(self._heard.items())
+            if letter["state"] == "waiting"
+            and letter["started"] >= operation.number
+            and now - when < _SILENT_AFTER
+        ]
+
+    def _peer_failure(self, operation: Operation) -> CollectiveError:
+        left, me = self._left(operation), self._link.rank
+        if not left:
+            others = self._elsewhere(operation)
+            rows = [(f"rank {rank}", self._heard[rank][1]["text"]) for rank in others]
+            fact = f"the ranks are in different collectives: rank {me} waits in {operation}"
+            for rank, text in rows[:1]:
+                fact += f", {rank} in {text}"
+            return CollectiveError(
+                message(
+                    fact,
+                    [(f"rank {me}", str(operation)), *rows],
+                    f"collective number {operation.number}",
+                    "every rank must run the same number of steps and the same calls in the same order",
+                )
+            )
+        rows = [(f"rank {rank} left after", self._heard[rank][1]["text"] or "no collective") for rank in left]
+        rows.append((f"rank {me} waits in", str(operation)))
+        return PeerFailure(
+            message(
+                f"{_named(left)} left (exit) while rank {me} waits for it in {operation}",
+                rows,
+                "collectives",
+                "every rank must run the same number of steps; what ends early must end on all ranks",
+            )
+        )
+
+    def _timeout(self, operation: Operation, limit: float) -> CollectiveError:
+        me, now = self._link.rank, time.monotonic()
+        here = sorted([me, *self._waiting(operation)])
+        late = [rank for rank in range(self._link.size) if rank not in here]
+        if late:
+            fact = f"{_named(late)} did not come to {operation}, where rank {me} has waited for {limit:g} s"
+        else:
+            fact = f"{operation} did not complete in {limit:g} s, though all ranks have come to it"
+        rows = [("waiting", f"rank {ranges(here)}")]
+        for rank in late:
+            known = self._heard.get(rank)
+            if known is not None:
+                text = f"{known[1]['text']}, {now - known[0]:.0f} s ago"
+            else:
+                text = str(self._met or "nothing")
+            rows.append((f"last seen of rank {rank}", text))
+        error = BarrierTimeoutError if operation.what.startswith("barrier") else CollectiveTimeoutError
+        hint = (
+            "see what that rank does (stopped, swapping, a slow batch); a longer deadline: "
+            "comm.init(timeout=seconds) or ARRAYEXEC_TIMEOUT"
+        )
+        return error(message(fact, rows, f"collective number {operation.number}", hint))
+
+    # How a rank ends
+
+    def install(self) -> None:
+        """From now on an uncaught exception ends the job, and ranks that wait for this one see its exit."""
+        before, before_thread = sys.excepthook, threading.excepthook
+
+        def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+            self._die(error, lambda: before(kind, error, trace))
+
+        def thread_hook(args: threading.ExceptHookArgs) -> None:
+            if args.exc_type is SystemExit:
+                before_thread(args)
+            else:
+                self._die(args.exc_value, lambda: before_thread(args))
+
+        sys.excepthook, threading.excepthook = hook, thread_hook
+        atexit.register(self._leave)
+        os.register_at_fork(after_in_child=self._in_child)
+
+    def _in_child(self) -> None:
+        self._forked = True
+
+    def _die(self, error: BaseException | None, show: Callable[[], object]) -> None:
+        if self._forked:
+            show()
+            return
+        if error is not self._failure:
+            time.sleep(_STAGGER * min(self._link.rank, 10))
+        where = f" in {self._where()}" if self._where() else ""
+        last = f", after {self._last}" if self._last.number else ""
+        _print(f"arrayexec: rank {self._link.rank} of {self._link.size} failed{where}{last}:")
+        show()
+        self._abort(_exit_code(error))
+
+    def _leave(self) -> None:
+        """The end of the program: wait for the other ranks, and answer those that wait for this one."""
+        if self._forked:
+            return
+        if self._failure is not None:
+            _print(f"arrayexec: rank {self._link.rank} ends the job: {_first_line(self._failure)}")
+            self._abort(_exit_code(self._failure))
+        all_at_exit = self._link.begin_exit()
+        farewell, pause = self._letter("left", self._last), 1e-4
+        while not all_at_exit():
+            for rank, letter in self._link.collect():
+                if letter["state"] == "waiting" and letter["number"] > self._last.number:
+                    self._link.post(rank, farewell)
+            time.sleep(pause)
+            pause = min(2 * pause, 5e-3)
+
+    def _abort(self, code: int) -> NoReturn:
+        with contextlib.suppress(Exception):  # streams may be closed or replaced
+            sys.stdout.flush()
+            sys.stderr.flush()
+        time.sleep(0.05)  # the launcher reads our last lines before it kills
+        self._link.abort(code)
+
+
+def _exit_code(error: BaseException | None) -> int:
+    if isinstance(error, CollectiveTimeoutError):
+        return EXIT_TIMEOUT
+    return EXIT_PEER_LEFT if isinstance(error, PeerFailure) else EXIT_ERROR
+
+
+def _print(line: str) -> None:
+    with contextlib.suppress(Exception):
+        sys.stderr.write(line + "\n")
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]
+
+
+def _named(ranks: Sequence[int]) -> str:
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {ranges(ranks)}"

@@ -1,0 +1,282 @@
+"""Ranks of MPI. Every wait is a non-blocking request with a deadline."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
+from typing import Any, NoReturn
+
+import numpy
+
+from .. import context
+from ..errors import BackendUnavailableError, CollectiveError, RendezvousError
+from .base import Array, Communicator, check_summable, host_buffer
+from .guard import Guard, Operation
+
+_YIELD_FOR = 0.02  # seconds in which a waiting rank gives its core away, but does not sleep
+_WATCH_EVERY = 0.05
+_FIRST_STEP_FACTOR = 4
+
+
+def connect(launched: int, timeout: float) -> MPICommunicator:
+    """The communicator over all ranks that the launcher started (``launched``; 0: it did not say).
+
+    Raises BackendUnavailableError without a usable mpi4py, RendezvousError where MPI sees other ranks
+    than the launcher started.
+    """
+    with _ending_after(timeout * _FIRST_STEP_FACTOR):
+        try:
+            from mpi4py import MPI
+        except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py is there, but no MPI library
+            raise BackendUnavailableError(
+                f"comm.init: MPI cannot be used: {type(error).__name__}: {error}\n"
+                '  install: pip install "arrayexec[mpi]"; on a cluster pip install mpi4py beside its own MPI'
+            ) from error
+        if launched > 1 and MPI.COMM_WORLD.Get_size() == 1:
+            raise RendezvousError(
+                f"comm.init: the launcher started {launched} processes, but MPI sees only this one: "
+                "mpirun and the library that mpi4py loads belong to different MPIs\n"
+                f"  library: {MPI.Get_library_version().splitlines()[0].strip()}\n"
+                "  use the mpirun of that library"
+            )
+        return MPICommunicator(MPI, timeout)
+
+
+@contextlib.contextmanager
+def _ending_after(timeout: float) -> Iterator[None]:
+    """End this process if what is inside, which cannot be interrupted, takes longer.
+
+    MPI starts when all ranks start it; one that dies before leaves the others in there with the
+    interpreter locked. Only faulthandler's own thread still runs then: it prints where the rank is.
+    """
+    try:
+        faulthandler.dump_traceback_later(timeout, exit=True)
+    except (AttributeError, OSError, RuntimeError, ValueError):  # stderr is no file
+        yield
+        return
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+class _Link:
+    """The letters of the guards: small point-to-point messages on a communicator of their own."""
+
+    def __init__(self, mpi: Any, comm: Any) -> None:
+        self._mpi, self._comm = mpi, comm
+        self.rank: int = comm.Get_rank()
+        self.size: int = comm.Get_size()
+        self._sending: list[tuple[Any, bytes]] = []
+
+    def post(self, rank: int, letter: Mapping[str, Any]) -> None:
+        self._sending = [(request, data) for request, data in self._sending if not request.Test()]
+        data = json.dumps(letter).encode()
+        self._sending.append((self._comm.Isend([data, self._mpi.BYTE], dest=rank), data))
+
+    def collect(self) -> list[tuple[int, dict[str, Any]]]:
+        letters = []
+        status = self._mpi.Status()
+        while (found := self._comm.Improbe(status=status)) is not None:
+            data = bytearray(status.Get_count(self._mpi.BYTE))
+            found.Recv([data, self._mpi.BYTE])
+            letters.append((status.Get_source(), json.loads(data)))
+        return letters
+
+    def begin_exit(self) -> Callable[[], bool]:
+        test: Callable[[], bool] = self._comm.Ibarrier().Test
+        return test
+
+    def abort(self, code: int) -> NoReturn:
+        # MPICH leaves its shared memory behind when a job is aborted, some MiB each time
+        with contextlib.suppress(OSError), open("/proc/self/maps") as maps:
+            for path in {line.split()[-1] for line in maps if "/dev/shm/mpich_shm_" in line}:
+                os.unlink(path)
+        self._mpi.COMM_WORLD.Abort(code)
+        os._exit(code)  # Abort does not come back
+
+
+class MPIRequest:
+    """A collective under way."""
+
+    def __init__(
+        self, owner: MPICommunicator, operation: Operation, handle: Any, finish: Callable[[], None] | None
+    ) -> None:
+        self._owner, self.operation, self._handle, self._finish = owner, operation, handle, finish
+
+    def test(self) -> bool:
+        if self._handle is None:
+            return True
+        if not self._owner.tested(self._handle, self.operation):
+            return False
+        self._handle = None
+        self._owner.completed(self.operation)
+        if self._finish is not None:
+            self._finish()
+        return True
+
+    def wait(self) -> None:
+        self._owner.wait(self)
+
+
+class MPICommunicator(Communicator):
+    """All ranks of an MPI job. Made by `connect`, the same on every rank."""
+
+    name = "mpi"
+
+    def __init__(self, mpi: Any, timeout: float) -> None:
+        super().__init__()
+        self._mpi = mpi
+        world = mpi.COMM_WORLD
+        self.rank = world.Get_rank()
+        self.size = world.Get_size()
+        self._timeout = timeout
+        self._factor = _FIRST_STEP_FACTOR
+        self._agreed: set[tuple[str, str]] = set()
+        self._windows: list[Any] = []  # never freed: a view kept by the user would crash the process
+        # Gradients, other arrays and control data travel apart: ranks that are in different collectives
+        # wait for each other, which is seen, instead of adding up what does not belong together.
+        copies = [world.Idup() for _ in range(4)]
+        for _, request in copies:
+            request.Wait()
+        self._gradients, self._arrays, self._control, letters = (comm for comm, _ in copies)
+        self._guard = Guard(_Link(mpi, letters), lambda: self.where)
+        if self.size > 1:
+            self._guard.install()
+        hosts = self.allgather_object(socket.gethostname())
+        self.local_rank = hosts[: self.rank].count(hosts[self.rank])
+        self.local_size = hosts.count(hosts[self.rank])
+
+    def set_timeout(self, seconds: float) -> None:
+        self._timeout = seconds
+
+    def first_step_done(self) -> None:
+        self._factor = 1
+
+    def start_allreduce(self, array: Array, what: str) -> MPIRequest:
+        return self._start_sum(self._gradients, array, f"allreduce of {what}")
+
+    def allreduce(self, array: Array) -> None:
+        self._agree_on(array, "allreduce")
+        self._start_sum(self._arrays, array, "allreduce").wait()
+
+    def _start_sum(self, comm: Any, array: Array, what: str) -> MPIRequest:
+        check_summable(array, what)
+        operation = self._guard.enter(what, self.where)
+        host = host_buffer(array)
+        handle = comm.Iallreduce(self._mpi.IN_PLACE, host)
+        return MPIRequest(self, operation, handle, _bring_back(array, host))
+
+    def broadcast(self, array: Array, root: int = 0) -> None:
+        if not 0 <= root < self.size:
+            ranks = f"0 to {self.size - 1}"
+            raise CollectiveError(f"broadcast: the root must be a rank, {ranks}, but it is {root}")
+        check_summable(array, "broadcast")
+        self._agree_on(array, f"broadcast from rank {root}")
+        operation = self._guard.enter(f"broadcast from rank {root}", self.where)
+        host = host_buffer(array)
+        MPIRequest(self, operation, self._arrays.Ibcast(host, root), _bring_back(array, host)).wait()
+
+    def _agree_on(self, array: Array, what: str) -> None:
+        """Compare type and shape over the ranks where they are new: MPI adds up what does not fit, silently."""
+        kind = f"{array.dtype} {tuple(array.shape)}"
+        if (what, kind) not in self._agreed:
+            self.agree({"array": kind}, what)
+            self._agreed.add((what, kind))
+
+    def barrier(self) -> None:
+        operation = self._guard.enter("barrier", self.where)
+        MPIRequest(self, operation, self._control.Ibarrier(), None).wait()
+
+    def allgather_object(self, obj: object) -> list[Any]:
+        operation = self._guard.enter("allgather of control data", self.where)
+        mine = json.dumps(obj).encode()
+        lengths = numpy.zeros(self.size, numpy.int64)
+        own = numpy.array([len(mine)], numpy.int64)
+        MPIRequest(self, operation, self._control.Iallgather(own, lengths), None).wait()
+        data = bytearray(int(lengths.sum()))
+        target = [data, lengths.tolist(), self._mpi.BYTE]
+        MPIRequest(self, operation, self._control.Iallgatherv([mine, self._mpi.BYTE], target), None).wait()
+        ends = [0, *lengths.cumsum().tolist()]
+        return [json.loads(data[start:end]) for start, end in pairwise(ends)]
+
+    def shared_segment(self, nbytes: int) -> numpy.ndarray[Any, Any]:
+        rounded = -(-nbytes // 64) * 64
+        room = _shared_memory_room()
+        wanted, rooms = zip(*self.allgather_object([rounded, room]), strict=True)
+        if self.local_size != self.size:
+            raise BackendUnavailableError(
+                f"shared_segment: the {self.size} ranks must be on one host, "
+                f"but only {self.local_size} are on that of rank {self.rank}"
+            )
+        if sum(wanted) > min(rooms):
+            raise BackendUnavailableError(
+                f"shared_segment: the {self.size} ranks need {sum(wanted)} bytes of shared memory, "
+                f"but /dev/shm has {min(rooms)} left\n"
+                "  in a container give it more (docker run --shm-size), or use memory of each rank's own"
+            )
+        # Nothing here can wait in a non-blocking way; all ranks have just come together.
+        node = self._arrays.Split_type(self._mpi.COMM_TYPE_SHARED, key=self.rank)
+        window = self._mpi.Win.Allocate_shared(rounded, 1, comm=node)
+        self._windows.append(window)
+        memory, _ = window.Shared_query(node.Get_rank())
+        return numpy.frombuffer(memory, numpy.uint8, nbytes)
+
+    def completed(self, operation: Operation) -> None:
+        """Told by the requests."""
+        if not operation.what.startswith("broadcast"):  # whose root does not wait for anybody
+            self._guard.completed(operation)
+
+    def tested(self, handle: Any, operation: Operation) -> bool:
+        """Whether the MPI request of ``operation`` is complete; CollectiveError where MPI refuses it."""
+        try:
+            return bool(handle.Test())
+        except self._mpi.Exception as error:
+            self._guard.fail(
+                CollectiveError(
+                    f"rank {self.rank}: MPI failed in {operation}: {error}\n"
+                    "  most often the ranks gave arrays of different sizes"
+                )
+            )
+
+    def wait(self, request: MPIRequest) -> None:
+        """Wait for a request of this communicator, up to the deadline."""
+        if request.test():
+            return
+        begin = now = time.monotonic()
+        next_watch = begin + _WATCH_EVERY
+        pause = 50e-6
+        limit = self._timeout * self._factor
+        try:
+            while not request.test():
+                now = time.monotonic()
+                if now - begin < _YIELD_FOR:
+                    # Where ranks outnumber cores this is 10 to 100 times faster than spinning or sleeping.
+                    os.sched_yield()
+                    continue
+                if now > next_watch:
+                    self._guard.watch(request.operation, now - begin, limit)
+                    next_watch = now + _WATCH_EVERY
+                time.sleep(pause)
+                pause = min(1.5 * pause, 1e-3)
+        finally:
+            self.seconds += time.monotonic() - begin
+
+
+def _bring_back(array: Array, host: numpy.ndarray[Any, Any]) -> Callable[[], None] | None:
+    """What copies the result into ``array`` where ``host`` is a copy of it."""
+    return None if host is array else lambda: context.copyto(array, host)
+
+
+def _shared_memory_room() -> int:
+    try:
+        room = os.statvfs("/dev/shm")
+    except OSError:
+        return 0
+    return room.f_bavail * room.f_frsize
