@@ -18,19 +18,32 @@ from typing import Any
 import numpy as np
 
 from ..errors import BindError, UnknownNameError, near_miss
-from ..registry import Known, Signature, Slot
+from ..registry import Known, Signature
 from ..streams import RunPosition, Stream
 from ..symbol.graph import Entry, Graph, Node
 from ..symbol.infer import infer_shapes, infer_types
 
 Array = Any
+_WRITTEN = {"forward": ("output", "hidden"), "backward": (), "update": ("aux",)}
 
 
-def poisoned(shape: Sequence[int], dtype: Any, xp: Any = np) -> Array:
+def poisoned(shape: Sequence[int], dtype: Any, xp: Any = np, fill: float = np.nan) -> Array:
     """A new array that holds NaN (far-off whole numbers), so that what is not written shows."""
     array = xp.empty(tuple(shape), dtype)
-    array.fill(np.nan if array.dtype.kind == "f" else True if array.dtype.kind == "b" else 113)
+    if array.dtype.kind == "f":
+        array.fill(fill)
+    else:
+        array.fill(array.dtype.type(113 if fill != fill else fill))
     return array
+
+
+def frozen(array: Array) -> Array:
+    """A view of a NumPy array that cannot be written; other arrays pass through."""
+    if not isinstance(array, np.ndarray):
+        return array
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def graph_of(symbol: Any) -> Graph:
@@ -46,7 +59,8 @@ class NaiveRun:
 
     ``args`` and ``aux`` map names to arrays; auxiliary states are copied into ``self.aux``, which forward
     moves. ``step`` and ``first_row`` place the random streams. Raises UnknownNameError for missing or unknown
-    names, ShapeError and TypeInferenceError for arrays that do not fit.
+    names, ShapeError and TypeInferenceError for arrays that do not fit. New memory holds ``fill``; what a
+    body must not write is bound read-only.
     """
 
     def __init__(
@@ -58,7 +72,9 @@ class NaiveRun:
         step: int = 0,
         first_row: int = 0,
         xp: Any = np,
+        fill: float = np.nan,
     ) -> None:
+        self.fill = fill
         self.graph = graph_of(symbol)
         self.args = dict(args)
         self.aux = {name: array.copy() for name, array in (aux or {}).items()}
@@ -96,10 +112,15 @@ class NaiveRun:
         return Known(signature, [self.shapes[e] for e in entries], [self.types[e] for e in entries])
 
     def _fresh(self, entry: int) -> Array:
-        return poisoned(self.shapes[entry], self.types[entry], self.xp)
+        return poisoned(self.shapes[entry], self.types[entry], self.xp, self.fill)
 
-    def _bind(self, number: int, slots: Sequence[Slot], gradients: Mapping[str, Any]) -> list[Any]:
-        """Values for the parameters of one body of node ``number``."""
+    def bind(
+        self, number: int, body: str, arriving: Sequence[Array] = (), leaving: Sequence[Array | None] = ()
+    ) -> list[Any]:
+        """What the parameters of one body of node ``number`` are bound to.
+
+        ``arriving`` are the gradients of its outputs, ``leaving`` those of its inputs, for backward.
+        """
         node: Any = self.graph.nodes[number]
         entries = self.graph.values(number)
         starts = _starts(node.signature)
@@ -112,17 +133,18 @@ class NaiveRun:
         def one(kind: str, place: Any) -> Any:
             if isinstance(place, tuple):
                 return tuple(one(kind, item) for item in place)
-            if kind in starts:
-                return self.values[entries[starts[kind] + place]]
-            return gradients[kind][place]
+            if kind == "dinput":
+                return leaving[place]
+            value = arriving[place] if kind == "doutput" else self.values[entries[starts[kind] + place]]
+            return value if kind in _WRITTEN[body] else frozen(value)
 
         bound: list[Any] = []
-        for kind, place in slots:
+        for kind, place in getattr(node.signature, body):
             if kind in special:
                 bound.append(special[kind])
             elif kind == "temp":
                 shape, dtype = scratch[place]
-                bound.append(poisoned(shape, dtype, self.xp))
+                bound.append(poisoned(shape, dtype, self.xp, self.fill))
             else:
                 bound.append(None if kind == "absent" else one(kind, place))
         return bound
@@ -144,9 +166,9 @@ class NaiveRun:
                     continue
                 for entry in range(first, first + len(signature.outputs) + len(signature.hidden)):
                     self.values[entry] = self._fresh(entry)
-                op.forward(*self._bind(number, signature.forward, {}))
+                op.forward(*self.bind(number, "forward"))
                 if self.is_train and signature.update is not None:
-                    op.update(*self._bind(number, signature.update, {}))
+                    op.update(*self.bind(number, "update"))
         return [self.values[entry].copy() for entry in graph.heads]
 
     def backward(
@@ -209,8 +231,7 @@ class NaiveRun:
         inputs = graph.inputs[number][: len(signature.inputs)]
         arriving = [sums[e] if e in sums else self.xp.zeros(self.shapes[e], self.types[e]) for e in outputs]
         leaving = [self._fresh(e) if i in gives and e in needs else None for i, e in enumerate(inputs)]
-        bound = self._bind(number, signature.backward, {"doutput": arriving, "dinput": leaving})
-        _bodies(node).backward(*bound)
+        _bodies(node).backward(*self.bind(number, "backward", arriving, leaving))
         for entry, gradient in zip(inputs, leaving, strict=True):
             if gradient is not None:
                 self._add(entry, gradient, sums)
