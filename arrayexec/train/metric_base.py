@@ -1,0 +1,272 @@
+"""What all metrics share: sums that add up, names, combinations of several, metrics from functions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy
+
+from ..context import Array, asnumpy
+from ..errors import AttributeValueError, ShapeError, UnknownNameError, near_miss
+
+Host = numpy.ndarray[Any, Any]
+
+_registry: dict[str, type[EvalMetric]] = {}
+_Class = TypeVar("_Class", bound="type[EvalMetric]")
+
+
+def register(*aliases: str) -> Callable[[_Class], _Class]:
+    """Make a metric known to `create` under its class name in lower case and under ``aliases``."""
+
+    def add(cls: _Class) -> _Class:
+        _registry.update(dict.fromkeys((cls.__name__.lower(), *aliases), cls))
+        return cls
+
+    return add
+
+
+def create(metric: Any, *args: Any, **options: Any) -> EvalMetric:
+    """The metric of a registered name, of a function ``(label, pred)``, of a list of these, or the one given.
+
+    Raises AttributeValueError for an unknown name, with the nearest known one.
+    """
+    if isinstance(metric, EvalMetric):
+        return metric
+    if isinstance(metric, (list, tuple)):
+        return CompositeEvalMetric([create(one, *args, **options) for one in metric])
+    if callable(metric):
+        return CustomMetric(metric, *args, **options)
+    cls = _registry.get(str(metric).lower())
+    if cls is None:
+        raise AttributeValueError(
+            f"metric: there is none called {metric!r}" + near_miss(str(metric), _registry)
+        )
+    return cls(*args, **options)
+
+
+class EvalMetric:
+    """A mean, ``sum_metric / num_inst``; NaN before the first update.
+
+    A subclass adds to the two in `update`, or gives `reset`, `state`, `merge` and `evaluate` for other sums.
+    ``output_names`` and ``label_names`` pick what `update_dict` uses.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        output_names: Sequence[str] | None = None,
+        label_names: Sequence[str] | None = None,
+        **config: Any,
+    ) -> None:
+        self.name = name
+        self.output_names = output_names
+        self.label_names = label_names
+        self._config = config
+        self.num_resets = 0
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.sum_metric = 0.0
+        self.num_inst = 0
+        self.num_resets += 1
+
+    def update(self, labels: Sequence[Array], preds: Sequence[Array]) -> None:
+        """Add the predictions of a batch and their labels."""
+        raise AttributeValueError(f"metric {type(self).__name__}: the class must define update()")
+
+    def update_dict(self, label: Mapping[str, Array], pred: Mapping[str, Array]) -> None:
+        """`update` with arrays by name, restricted to ``label_names`` and ``output_names`` where given.
+
+        Raises UnknownNameError for a name that is not there.
+        """
+        self.update(
+            self._picked(label, self.label_names, "label"), self._picked(pred, self.output_names, "output")
+        )
+
+    def _picked(self, arrays: Mapping[str, Array], names: Sequence[str] | None, role: str) -> list[Array]:
+        for name in names or ():
+            if name not in arrays:
+                raise UnknownNameError(
+                    f"metric {self.name!r}: there must be a {role} {name!r}{near_miss(name, arrays)}"
+                )
+        return [arrays[name] for name in (arrays if names is None else names)]
+
+    def state(self) -> Host:
+        """The sums as a float64 vector; those of several ranks may be added."""
+        return numpy.array([self.sum_metric, self.num_inst], numpy.float64)
+
+    def merge(self, states: Iterable[Host]) -> None:
+        """Replace the sums by the total of ``states``."""
+        self.sum_metric, count = map(float, sum(states, start=numpy.zeros(2)))
+        self.num_inst = int(count)
+
+    def evaluate(self, state: Host) -> Any:
+        """The value that belongs to a vector of sums."""
+        total, count = map(float, state)
+        return total / count if count else math.nan
+
+    def get(self) -> tuple[Any, Any]:
+        """Name and value."""
+        return self.name, self.evaluate(self.state())
+
+    def get_name_value(self, state: Host | None = None) -> list[tuple[str, float]]:
+        """``[(name, value)]``, of the sums so far or of a ``state`` given."""
+        return [(self.name, self.evaluate(self.state() if state is None else state))]
+
+    def get_config(self) -> dict[str, Any]:
+        """What `create` needs to make such a metric."""
+        names = {"output_names": self.output_names, "label_names": self.label_names}
+        return {"metric": type(self).__name__, "name": self.name, **names, **self._config}
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}: {dict(self.get_name_value())}"
+
+    def _pairs(self, labels: Sequence[Array], preds: Sequence[Array]) -> Iterator[tuple[Host, Host]]:
+        """Host arrays of every label and its prediction; raises ShapeError unless they are as many."""
+        labels, preds = ([arrays] if hasattr(arrays, "shape") else list(arrays) for arrays in (labels, preds))
+        if len(labels) != len(preds):
+            raise ShapeError(
+                f"metric {self.name!r}: there must be one label for each prediction, but there are "
+                f"{len(labels)} labels and {len(preds)} predictions"
+            )
+        for label, pred in zip(labels, preds, strict=True):
+            yield asnumpy(label), asnumpy(pred)
+
+    def _must_agree(self, label: Host, pred: Host, agree: bool) -> None:
+        if not agree:
+            raise ShapeError(
+                f"metric {self.name!r}: labels and predictions must belong to the same samples, but their "
+                f"shapes are {label.shape} and {pred.shape}"
+            )
+
+    def _probabilities(self, label: Host, pred: Host) -> Host:
+        """The entry of each row of ``pred`` (n, classes) that its label names.
+
+        Raises AttributeValueError for a label that is no class.
+        """
+        classes = numpy.trunc(label).reshape(-1)
+        wrong = (classes < 0) | (classes >= pred.shape[1])
+        if wrong.any():
+            raise AttributeValueError(
+                f"metric {self.name!r}: labels must be in 0..{pred.shape[1] - 1}, "
+                f"but one is {classes[wrong][0]:g}"
+            )
+        return pred[numpy.arange(len(pred)), classes.astype(numpy.intp)]
+
+
+@register("composite")
+class CompositeEvalMetric(EvalMetric):
+    """Several metrics as one; `get` gives lists."""
+
+    def __init__(
+        self,
+        metrics: Sequence[Any] | None = None,
+        name: str = "composite",
+        output_names: Sequence[str] | None = None,
+        label_names: Sequence[str] | None = None,
+    ) -> None:
+        self.metrics = [create(metric) for metric in metrics or ()]
+        super().__init__(name, output_names, label_names)
+
+    def add(self, metric: Any) -> None:
+        """Append a metric, or what `create` makes one of."""
+        self.metrics.append(create(metric))
+
+    def get_metric(self, index: int) -> EvalMetric:
+        """The metric of a number; raises AttributeValueError where there is none."""
+        if not 0 <= index < len(self.metrics):
+            raise AttributeValueError(
+                f"metric {self.name!r}: it has {len(self.metrics)} metrics, so there is no number {index}"
+            )
+        return self.metrics[index]
+
+    def reset(self) -> None:
+        """Reset every metric."""
+        self.num_resets += 1
+        for metric in self.metrics:
+            metric.reset()
+
+    def update(self, labels: Sequence[Array], preds: Sequence[Array]) -> None:
+        """Update every metric."""
+        for metric in self.metrics:
+            metric.update(labels, preds)
+
+    def update_dict(self, label: Mapping[str, Array], pred: Mapping[str, Array]) -> None:
+        """Update every metric with the arrays that it picks."""
+        for metric in self.metrics:
+            metric.update_dict(label, pred)
+
+    def state(self) -> Host:
+        """The sums of all metrics, one after the other."""
+        return numpy.concatenate([numpy.empty(0), *(metric.state() for metric in self.metrics)])
+
+    def merge(self, states: Iterable[Host]) -> None:
+        """Replace the sums of every metric by the total of ``states``."""
+        total = sum(states, start=numpy.zeros(self.state().size))
+        for metric, state in zip(self.metrics, self._parts(total), strict=True):
+            metric.merge([state])
+
+    def evaluate(self, state: Host) -> list[Any]:
+        """The values of all metrics."""
+        parts = self._parts(state)
+        return [metric.evaluate(part) for metric, part in zip(self.metrics, parts, strict=True)]
+
+    def get(self) -> tuple[list[Any], list[Any]]:
+        """Names and values."""
+        pairs = self.get_name_value()
+        return [name for name, _ in pairs], [value for _, value in pairs]
+
+    def get_name_value(self, state: Host | None = None) -> list[tuple[str, float]]:
+        """``[(name, value), …]`` of all metrics."""
+        parts = self._parts(self.state() if state is None else state)
+        return [
+            pair
+            for metric, part in zip(self.metrics, parts, strict=True)
+            for pair in metric.get_name_value(part)
+        ]
+
+    def _parts(self, state: Host) -> list[Host]:
+        ends = numpy.cumsum([metric.state().size for metric in self.metrics])
+        return numpy.split(state, ends[:-1]) if self.metrics else []
+
+
+@register("custom")
+class CustomMetric(EvalMetric):
+    """The mean of ``feval(label, pred)``, which gives a value for the batch or a pair (sum, count).
+
+    With ``allow_extra_outputs``, predictions beyond the labels are not looked at.
+    """
+
+    def __init__(
+        self,
+        feval: Callable[[Host, Host], Any],
+        name: str | None = None,
+        allow_extra_outputs: bool = False,
+        **names: Any,
+    ) -> None:
+        if name is None:
+            name = getattr(feval, "__name__", type(feval).__name__)
+            name = f"custom({name})" if "<" in name else name
+        super().__init__(name, **names, feval=feval, allow_extra_outputs=allow_extra_outputs)
+        self._feval = feval
+        self._allow_extra_outputs = allow_extra_outputs
+
+    def update(self, labels: Sequence[Array], preds: Sequence[Array]) -> None:
+        """Add a batch."""
+        if self._allow_extra_outputs and not hasattr(preds, "shape"):
+            preds = preds[: len(labels)]
+        for label, pred in self._pairs(labels, preds):
+            value = self._feval(label, pred)
+            total, count = value if isinstance(value, tuple) else (value, 1)
+            self.sum_metric += float(total)
+            self.num_inst += int(count)
+
+
+def np(
+    numpy_feval: Callable[[Host, Host], Any], name: str | None = None, allow_extra_outputs: bool = False
+) -> CustomMetric:
+    """A `CustomMetric` of a function of NumPy arrays."""
+    return CustomMetric(numpy_feval, name, allow_extra_outputs)
