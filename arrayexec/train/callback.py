@@ -1,0 +1,89 @@
+"""Progress while training: functions that are called after every batch with a `BatchEndParam`."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from typing import Any, NamedTuple, TextIO
+
+from .metric_base import EvalMetric
+
+_LOG = logging.getLogger(__name__)
+
+
+class BatchEndParam(NamedTuple):
+    """What a callback gets after a batch."""
+
+    epoch: int
+    nbatch: int
+    eval_metric: EvalMetric | None
+    locals: dict[str, Any] | None = None
+
+
+class Speedometer:
+    """Logs samples per second and metrics every ``frequent`` batches.
+
+    The metrics are those of the batches since the last line (``auto_reset``) or of all since the metric was
+    reset. The metric itself is only read.
+    """
+
+    def __init__(self, batch_size: int, frequent: int = 50, auto_reset: bool = True) -> None:
+        self.batch_size = batch_size
+        self.frequent = frequent
+        self.auto_reset = auto_reset
+        self._last: tuple[int, int, float] | None = None  # epoch, batch and time of the last line
+        self._base: tuple[int, Any] | None = None  # resets and sums of the metric at the last line
+
+    def __call__(self, param: BatchEndParam) -> None:
+        """Take note of a batch; log if a line is due."""
+        now = time.perf_counter()
+        if self._last is None or self._last[0] != param.epoch or self._last[1] > param.nbatch:
+            self._last = (param.epoch, param.nbatch, now)
+            return
+        if param.nbatch == 0 or param.nbatch % self.frequent or param.nbatch == self._last[1]:
+            return
+        _, batch, then = self._last
+        speed = (param.nbatch - batch) * self.batch_size / max(now - then, 1e-9)
+        values = "".join(f"\t{name}={value:f}" for name, value in self._metric_values(param.eval_metric))
+        _LOG.info("Epoch[%d] Batch [%d-%d]\tSpeed: %.2f samples/sec%s", param.epoch, batch, param.nbatch,
+                  speed, values)  # fmt: skip
+        self._last = (param.epoch, param.nbatch, now)
+
+    def _metric_values(self, metric: EvalMetric | None) -> list[tuple[str, float]]:
+        if metric is None:
+            return []
+        if not self.auto_reset:
+            return metric.get_name_value()
+        state = metric.state()
+        window = state
+        if self._base is not None and self._base[0] == metric.num_resets:
+            window = state - self._base[1]
+        self._base = (metric.num_resets, state)
+        return metric.get_name_value(window)
+
+
+class ProgressBar:
+    """How much of ``total`` batches is done: a bar on a terminal, elsewhere a line for every tenth."""
+
+    def __init__(self, total: int, length: int = 80, file: TextIO | None = None) -> None:
+        self.total = total
+        self.length = length
+        self._file = file
+        self._tenths = 0
+
+    def __call__(self, param: BatchEndParam) -> None:
+        """Show that batch ``nbatch`` is done."""
+        file = self._file or sys.stdout
+        share = min(1.0, param.nbatch / self.total)
+        if file.isatty():
+            filled = round(self.length * share)
+            file.write(f"\r[{'=' * filled}{'-' * (self.length - filled)}] {100 * share:.0f}%")
+            if share == 1.0:
+                file.write("\n")
+        else:
+            tenths = int(10 * share)
+            if tenths > self._tenths:
+                file.write(f"Epoch[{param.epoch}] {param.nbatch}/{self.total} ({10 * tenths}%)\n")
+            self._tenths = tenths
+        file.flush()
