@@ -18,7 +18,7 @@ from .errors import AttributeValueError, OperatorDefinitionError, near_miss
 
 MAX_TEXT = 65536
 _INTEGER = re.compile(r"[+-]?\d{1,20}")
-_TYPE_CODES = ("float32", "float64", "float16", "uint8", "int32", "int8", "int64", "bool")
+TYPE_CODES = ("float32", "float64", "float16", "uint8", "int32", "int8", "int64", "bool")
 
 
 class _Wrong(Exception):
@@ -52,8 +52,8 @@ def _float(value: Any) -> float:
 
 
 def _dtype(value: Any) -> np.dtype[Any]:
-    if isinstance(value, str) and value.strip().isdecimal() and int(value) < len(_TYPE_CODES):
-        value = _TYPE_CODES[int(value)]
+    if isinstance(value, str) and value.strip().isdecimal() and int(value) < len(TYPE_CODES):
+        value = TYPE_CODES[int(value)]
     try:
         return np.dtype(value.strip() if isinstance(value, str) else value)
     except TypeError:

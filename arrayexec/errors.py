@@ -18,6 +18,14 @@ class ArrayExecError(Exception):
         return str(self.args[0]) if len(self.args) == 1 else super().__str__()
 
 
+class ArgumentError(ArrayExecError, ValueError, TypeError):
+    """An argument of a call that is of the wrong type or has an impossible value."""
+
+
+class OutputIndexError(ArrayExecError, IndexError):
+    """An output number that a symbol does not have."""
+
+
 class ShapeError(ArrayExecError, ValueError):
     """Shapes that cannot go together."""
 

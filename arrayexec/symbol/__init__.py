@@ -1,0 +1,24 @@
+"""Symbols: graphs, their algebra, inference, JSON and pictures. Every operator is a function here: ``sym.FullyConnected``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import ops as _ops
+from ..errors import UnknownOperatorError as _UnknownOperatorError
+from ..errors import near_miss as _near_miss
+from . import operators as _operators
+from .symbol import Group, Symbol, Variable, load, load_json, var
+
+__all__ = ["Group", "Symbol", "Variable", "load", "load_json", "var"]
+
+
+def __getattr__(name: str) -> Any:
+    found = None if name.startswith("__") else _operators.function(name)
+    if found is None:
+        raise _UnknownOperatorError(f"there is no operator '{name}'{_near_miss(name, __dir__())}")
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *_ops.list()})

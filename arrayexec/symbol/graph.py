@@ -16,9 +16,11 @@ class Node:
 
     ``attributes`` holds texts exactly as given: operator attributes under their names, user and hidden ones beside them.
     ``inputs`` are the operator's inputs, then its auxiliary states. ``source`` is the user's (file, line).
+    ``versions`` are the third numbers of the inputs in a file that was read (None: 1 for auxiliary states, else 0); they
+    mean nothing and are kept so that a file is written as it was read.
     """
 
-    __slots__ = ("attributes", "inputs", "name", "op", "signature", "source")
+    __slots__ = ("attributes", "inputs", "name", "op", "signature", "source", "versions")
 
     def __init__(
         self,
@@ -33,6 +35,7 @@ class Node:
         self.attributes = attributes
         self.inputs: tuple[Entry, ...] = tuple(inputs)
         self.source = source
+        self.versions: tuple[int, ...] | None = None
         self.signature: Signature | None = signature_of(op) if op is not None else None
 
     @property
@@ -141,6 +144,11 @@ class Graph:
         """Entries of node ``node`` in frame order: inputs, auxiliaries, outputs, hidden outputs."""
         end = self.first[node + 1] if node + 1 < len(self.first) else len(self.owner)
         return (*self.inputs[node], *range(self.first[node], end))
+
+    def outputs(self, node: int) -> range:
+        """Entries of the visible outputs of node ``node``."""
+        signature = self.nodes[node].signature
+        return range(self.first[node], self.first[node] + (len(signature.outputs) if signature else 1))
 
 
 def names_of(nodes: Iterable[Node]) -> list[str]:

@@ -1,0 +1,151 @@
+"""Putting graphs together: making one node from texts and inputs, and copying a graph with variables replaced."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..attribute_text import to_text
+from ..errors import AttributeValueError, CompositionError, near_miss
+from ..registry import Form, Op, get_op, make_op
+from . import naming
+from .attribute import HIDDEN_KEYS, deprecated_suffix, is_hidden, scoped, stored_key, texts_only
+from .graph import Entry, Node, post_order
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_SETTINGS: dict[tuple[type[Op], tuple[tuple[str, str], ...]], Op] = {}
+_MANY_SETTINGS = 4096
+
+
+def user_source() -> tuple[str, int] | None:
+    """File and line of the nearest caller outside the package."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    return (frame.f_code.co_filename, frame.f_lineno) if frame is not None else None
+
+
+def _place(name: str, source: tuple[str, int] | None) -> str:
+    return f" '{name}'" + (f" ({source[0].rpartition('/')[2]}:{source[1]})" if source else "")
+
+
+def _setting(cls: type[Op], values: Mapping[str, Any], texts: Mapping[str, str], where: str) -> Op:
+    """The operator instance for ``values``; the same one for the same texts, since graphs repeat their settings."""
+    key = (cls, tuple(texts.items()))
+    op = _SETTINGS.get(key)
+    if op is None:
+        op = make_op(cls.form.name, values, where)
+        if len(_SETTINGS) >= _MANY_SETTINGS:
+            _SETTINGS.clear()
+        _SETTINGS[key] = op
+    return op
+
+
+def _text(value: Any) -> str:
+    return to_text(tuple(value.tolist()) if isinstance(value, np.ndarray) else value)
+
+
+def _split(form: Form, given: Mapping[str, Any], where: str, names: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Values of the operator's attributes, and the hidden texts beside them."""
+    values: dict[str, Any] = {}
+    hidden: dict[str, str] = {}
+    for key, value in given.items():
+        if key in form.attributes:
+            values[key] = value
+        elif key in HIDDEN_KEYS or is_hidden(key):
+            hidden[stored_key(key)] = _text(value)
+        else:
+            suffix = deprecated_suffix(key)
+            if suffix is not None:
+                argument = key[: -len(suffix) - 1]
+                raise AttributeValueError(
+                    f"{form.name}{where}: '{key}' would belong to the input '{argument}'; "
+                    f"make that one yourself: {argument}=Variable('…_{argument}', {suffix}={value})"
+                )
+            raise AttributeValueError(
+                f"{form.name}{where} has no attribute or input '{key}'{near_miss(key, [*form.attributes, *names])}"
+            )
+    return values, hidden
+
+
+def make_node(
+    op_name: str, inputs: Sequence[Entry], named: Mapping[str, Entry], given: Mapping[str, Any], *,
+    name: str | None = None, attr: Mapping[str, str] | None = None, hint: str | None = None,
+) -> Node:  # fmt: skip
+    """One application of ``op_name``: ``inputs`` by position, ``named`` by argument, the rest become variables.
+
+    ``given`` are attribute values, ``attr`` texts for the node and its new variables, ``hint`` what a missing name counts.
+    Raises UnknownOperatorError, AttributeValueError, CompositionError.
+    """
+    cls = get_op(op_name)
+    form = cls.form
+    source = user_source()
+    name = naming.current().get(name, hint or op_name.lower())
+    where = _place(name, source)
+    around = scoped()
+    if attr:
+        around = {**around, **texts_only(attr, f"{form.name}{where}")}
+    possible = [p for p in form.forward.parameters if p not in form.forward.many]
+    values, hidden = _split(form, {**around, **given} if around else given, where, possible)
+    if form.variadic is not None and "num_args" in form.attributes and "num_args" not in values:
+        values["num_args"] = len(inputs) + len(named)
+        if not inputs and not named:
+            raise CompositionError(f"{form.name}{where} takes any number of inputs, but it was given none")
+    texts = {key: _text(value) for key, value in values.items()}
+    op = _setting(cls, values, texts, where)
+    texts.update(hidden)
+    node = Node(op, name, texts, (), source)
+    node.inputs = _inputs(node, inputs, named)
+    return node
+
+
+def _inputs(node: Node, inputs: Sequence[Entry], named: Mapping[str, Entry]) -> tuple[Entry, ...]:
+    op: Op = node.op  # type: ignore[assignment]
+    arguments = node.signature.arguments  # type: ignore[union-attr]
+    if len(inputs) > len(arguments):
+        raise CompositionError(
+            f"{node.where} was given {len(inputs)} inputs, but it takes {len(arguments)}: {', '.join(arguments) or 'none'}"
+        )
+    filled = list(inputs)
+    taken = 0
+    for position in range(len(inputs), len(arguments)):
+        argument = arguments[position]
+        entry = named.get(argument)
+        if entry is None:
+            texts = {**node.attributes, **op.variable_attributes(argument)}
+            entry = (Node(None, f"{node.name}_{argument}", texts, (), node.source), 0)
+        else:
+            taken += 1
+        filled.append(entry)
+    if taken != len(named):
+        for argument in named:
+            if argument in arguments[: len(inputs)]:
+                raise CompositionError(f"{node.where}: input '{argument}' is given by position and by keyword")
+            if argument not in arguments:
+                raise CompositionError(f"{node.where} has no input '{argument}'{near_miss(argument, arguments)}")
+    return tuple(filled)
+
+
+def copied(heads: Sequence[Entry], replaced: Mapping[str, Entry] | None = None) -> list[Entry]:
+    """``heads`` of a copy of the graph, with the variables named in ``replaced`` exchanged for other values."""
+    new: dict[int, Node] = {}
+    values: dict[int, Entry] = {}
+
+    def other(entry: Entry) -> Entry:
+        found = values.get(id(entry[0]))
+        return found if found is not None else (new[id(entry[0])], entry[1])
+
+    for node in post_order(heads):
+        if node.op is None and replaced and node.name in replaced:
+            values[id(node)] = replaced[node.name]
+            continue
+        twin = Node.__new__(Node)
+        twin.op, twin.name, twin.attributes = node.op, node.name, dict(node.attributes)
+        twin.source, twin.versions, twin.signature = node.source, node.versions, node.signature
+        twin.inputs = tuple(other(entry) for entry in node.inputs)
+        new[id(node)] = twin
+    return [other(head) for head in heads]

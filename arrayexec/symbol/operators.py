@@ -1,0 +1,95 @@
+"""Operators as functions of symbols: ``sym.FullyConnected(data, num_hidden=10, name='fc1')``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..errors import ArgumentError, CompositionError
+from ..registry import Form, Op, find_op, get_op
+from .compose import make_node
+from .graph import Entry
+from .symbol import Symbol, output
+
+
+def apply(op_name: str, positional: tuple[Any, ...], keywords: Mapping[str, Any]) -> Symbol:
+    """Outputs of operator ``op_name``: symbols are its inputs, the rest its attributes; ``name`` and ``attr`` as everywhere.
+
+    Attributes may follow the symbols by position, in the order of the operator's fields.
+    Raises UnknownOperatorError, AttributeValueError, CompositionError.
+    """
+    form = get_op(op_name).form
+    given = dict(keywords)
+    name, attr = given.pop("name", None), given.pop("attr", None)
+    if name is not None and not isinstance(name, str):
+        raise ArgumentError(f"{op_name}: name must be a text, but it is {name!r}")
+    named: dict[str, Entry] = {}
+    for key, value in keywords.items():
+        if isinstance(value, Symbol):
+            named[key] = _single(op_name, key, given.pop(key))
+        elif value is None and key in form.forward.parameters and key not in form.attributes:
+            del given[key]  # an input that is left out
+    if form.variadic is not None and len(positional) == 1 and isinstance(positional[0], list | tuple):
+        positional = tuple(positional[0])
+    inputs: list[Entry] = []
+    for position, value in enumerate(positional):
+        if not isinstance(value, Symbol):
+            _by_position(op_name, form, positional[position:], given)
+            break
+        inputs.append(_single(op_name, position, value))
+    return output(make_node(op_name, inputs, named, given, name=name, attr=attr))
+
+
+def _single(op_name: str, where: str | int, value: Symbol) -> Entry:
+    if len(value) != 1:
+        raise CompositionError(
+            f"{op_name}: input {where!r} must be one value, but {value!r} has {len(value)} outputs; take one: symbol[0]"
+        )
+    return value.heads[0]
+
+
+def _by_position(op_name: str, form: Form, values: tuple[Any, ...], given: dict[str, Any]) -> None:
+    names = list(form.attributes)
+    if len(values) > len(names):
+        raise CompositionError(f"{op_name} was given {len(values)} values after its symbols, but its attributes are {names}")
+    for key, value in zip(names, values, strict=False):
+        if isinstance(value, Symbol):
+            raise CompositionError(f"{op_name}: symbols come before attributes, but {value!r} follows one")
+        if key in given:
+            raise CompositionError(f"{op_name}: attribute '{key}' is given by position and by keyword")
+        given[key] = value
+
+
+_FUNCTIONS: dict[str, tuple[type[Op], Callable[..., Symbol]]] = {}
+
+
+def function(name: str) -> Callable[..., Symbol] | None:
+    """The function that applies operator ``name``, with its signature and docstring; None if nobody registered it."""
+    cls = find_op(name)
+    if cls is None:
+        return None
+    kept = _FUNCTIONS.get(name)
+    if kept is not None and kept[0] is cls:
+        return kept[1]
+
+    def operator(*inputs: Any, **keywords: Any) -> Symbol:
+        return apply(name, inputs, keywords)
+
+    operator.__name__ = operator.__qualname__ = name
+    operator.__module__ = __package__ or ""
+    operator.__doc__ = inspect.getdoc(cls)
+    operator.__signature__ = _signature(cls.form)  # type: ignore[attr-defined]
+    _FUNCTIONS[name] = cls, operator
+    return operator
+
+
+def _signature(form: Form) -> inspect.Signature:
+    """Inputs as a program may give them by keyword, then attributes with their defaults, then name and attr."""
+    kind, none = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
+    parameters = [inspect.Parameter("inputs", inspect.Parameter.VAR_POSITIONAL)]
+    for attribute in form.attributes.values():
+        parameters.append(inspect.Parameter(attribute.name, kind, default=none if attribute.required else attribute.default))
+    parameters += [inspect.Parameter(word, kind, default=None) for word in ("name", "attr") if word not in form.attributes]
+    parameters.append(inspect.Parameter("named", inspect.Parameter.VAR_KEYWORD))
+    return inspect.Signature(parameters, return_annotation=Symbol)
