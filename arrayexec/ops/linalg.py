@@ -1,0 +1,211 @@
+"""Products of matrices: the fully connected layer, dot and batch_dot.
+
+All of them end in ``xp.matmul`` straight into the result; sums of 16-bit values run in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ..dims import ANY, UNKNOWN, product, replace
+from ..registry import Op, Sample, register_op
+
+Array = Any
+
+
+def wide(dtype: Any) -> Any:
+    """Type in which sums over values of ``dtype`` run: float32 for 16-bit floats, else the type itself."""
+    return "float32" if dtype.kind == "f" and dtype.itemsize == 2 else dtype
+
+
+@register_op
+class FullyConnected(Op):
+    """``out = data · weightᵀ + bias``.
+
+    data (n, …), weight (num_hidden, k), bias (num_hidden,), out (n, num_hidden), where k is the product of
+    the dims after n. With ``flatten=False`` data (…, k) gives out (…, num_hidden).
+    """
+
+    num_hidden: int
+    no_bias: bool = False
+    flatten: bool = True
+    rows = "sum"
+    examples = (
+        {"data": (4, 3, 5), "num_hidden": 2},
+        {"data": (4, 3, 5), "num_hidden": 2, "flatten": False},
+        {"data": (4, 5), "num_hidden": 3, "no_bias": True},
+    )
+
+    def inputs(self) -> tuple[str, ...]:
+        return ("data", "weight") if self.no_bias else ("data", "weight", "bias")
+
+    def infer(self, s: Any) -> None:
+        s.bias = units = (self.num_hidden,)
+        if not self.flatten:
+            s.weight = (self.num_hidden, s.data[-1])
+            s.out = s.data[:-1] + units
+            features = (s.weight[1],)
+            s.data = s.out[:-1] + features
+            return
+        s.weight = (self.num_hidden, product(s.data[1:]))
+        s.out = (s.data[0], self.num_hidden)
+        s.data = replace(s.data, 0, s.out[0])
+        unknown = [axis for axis, dim in enumerate(s.data) if axis and dim is UNKNOWN]
+        if len(unknown) == 1:  # the one feature dim that is missing follows from the weight
+            axis = unknown[0]
+            rest = product(s.data[1:axis] + s.data[axis + 1 :])
+            if rest > 0 and s.weight[1] % rest:
+                s.fail("data", f"must have {s.weight[1]} values a row like the weight, a multiple of {rest}")
+            s.data = replace(s.data, axis, s.weight[1] // rest if rest > 0 else UNKNOWN)
+
+    def keeps(self, want: frozenset[str]) -> Iterable[str]:
+        return [name for name, user in (("weight", "data"), ("data", "weight")) if user in want]
+
+    def forward(self, xp: Any, data: Array, weight: Array, bias: Array, out: Array) -> None:
+        rows = out.reshape(-1, self.num_hidden)
+        xp.matmul(data.reshape(len(rows), weight.shape[1]), weight.T, out=rows)
+        if bias is not None:
+            xp.add(out, bias, out=out)
+
+    def backward(
+        self, xp: Any, dout: Array, data: Array, weight: Array, ddata: Array, dweight: Array, dbias: Array
+    ) -> None:
+        arriving = dout.reshape(-1, self.num_hidden)
+        if ddata is not None:
+            xp.matmul(arriving, weight, out=ddata.reshape(len(arriving), weight.shape[1]))
+        if dweight is not None:
+            xp.matmul(arriving.T, data.reshape(len(arriving), dweight.shape[1]), out=dweight)
+        if dbias is not None:
+            xp.sum(arriving, axis=0, dtype=wide(dbias.dtype), out=dbias)
+
+
+@register_op
+class dot(Op):
+    """``out = lhs · rhs``: contracts the last axis of lhs with the first of rhs.
+
+    lhs (…, k), rhs (k, …), out: the axes that are left, lhs' first; (1,) for two vectors. ``transpose_a``
+    contracts the first axis of lhs, ``transpose_b`` the last of rhs.
+    """
+
+    transpose_a: bool = False
+    transpose_b: bool = False
+    forward_stype: str | None = None
+    hints = ("forward_stype",)
+    examples = (
+        {"lhs": (2, 3), "rhs": (3, 4)},
+        {"lhs": (3, 2), "rhs": (4, 3), "transpose_a": True, "transpose_b": True},
+        {"lhs": (2, 3, 4), "rhs": (4, 2, 3)},
+        {"lhs": (4, 2, 3), "rhs": (2, 3, 4), "transpose_a": True, "transpose_b": True},
+        {"lhs": (4,), "rhs": (4,)},
+        {"lhs": (4,), "rhs": (4, 3)},
+    )
+
+    def infer(self, s: Any) -> None:
+        left, right = (0 if self.transpose_a else -1), (-1 if self.transpose_b else 0)
+        s.rhs = replace(s.rhs, right, s.lhs[left])
+        s.lhs = replace(s.lhs, left, s.rhs[right])
+        before = s.lhs[1:] if self.transpose_a else s.lhs[:-1]
+        after = s.rhs[:-1] if self.transpose_b else s.rhs[1:]
+        if before is ANY or after is ANY:
+            return  # the rank of the result tells nothing about how it is shared out
+        s.out = before + after or (1,)
+        if before or after:
+            split, contracted = len(before), (s.lhs[left],)
+            s.lhs = contracted + s.out[:split] if self.transpose_a else s.out[:split] + contracted
+            s.rhs = s.out[split:] + contracted if self.transpose_b else contracted + s.out[split:]
+
+    def _matrices(self, lhs: Array, rhs: Array) -> tuple[Array, Array]:
+        """lhs as (m, k) and rhs as (k, n), without copying where they are contiguous."""
+        k = lhs.shape[0 if self.transpose_a else -1]
+        m, n = _share(lhs.shape, k), _share(rhs.shape, k)
+        left = lhs.reshape(k, m).T if self.transpose_a else lhs.reshape(m, k)
+        return left, rhs.reshape(n, k).T if self.transpose_b else rhs.reshape(k, n)
+
+    def forward(self, xp: Any, lhs: Array, rhs: Array, out: Array) -> None:
+        left, right = self._matrices(lhs, rhs)
+        xp.matmul(left, right, out=out.reshape(left.shape[0], right.shape[1]))
+
+    def backward(self, xp: Any, dout: Array, lhs: Array, rhs: Array, dlhs: Array, drhs: Array) -> None:
+        left, right = self._matrices(lhs, rhs)
+        arriving = dout.reshape(left.shape[0], right.shape[1])
+        if dlhs is not None:
+            _product(xp, arriving, right.T, dlhs, self.transpose_a)
+        if drhs is not None:
+            _product(xp, left.T, arriving, drhs, self.transpose_b)
+
+
+@register_op
+class batch_dot(Op):
+    """``out[i] = lhs[i] · rhs[i]``.
+
+    lhs (b, m, k), rhs (b, k, n), out (b, m, n); any number of leading axes b.
+    ``transpose_a`` takes lhs as (b, k, m), ``transpose_b`` rhs as (b, n, k).
+    """
+
+    transpose_a: bool = False
+    transpose_b: bool = False
+    forward_stype: str | None = None
+    rows = "parallel"
+    hints = ("forward_stype",)
+    examples = (
+        {"lhs": (2, 3, 4), "rhs": (2, 4, 5)},
+        {"lhs": (2, 4, 3), "rhs": (2, 5, 4), "transpose_a": True, "transpose_b": True},
+        {"lhs": (2, 2, 3, 4), "rhs": (2, 2, 4, 1)},
+        {"lhs": Sample((3, 2, 2), 0.5, 1.0), "rhs": Sample((3, 2, 2), 0.5, 1.0), "transpose_b": True},
+    )
+
+    def infer(self, s: Any) -> None:
+        for name, shape in (("lhs", s.lhs), ("rhs", s.rhs), ("out", s.out)):
+            if shape is not ANY and len(shape) < 3:
+                s.fail(name, f"must have at least 3 dims, but it has {len(shape)}")
+        matrix = (UNKNOWN, UNKNOWN)
+        for leading in (s.lhs[:-2], s.rhs[:-2], s.out[:-2]):
+            s.lhs = s.rhs = s.out = leading + matrix
+        (a, b), (c, d) = _order(s.lhs, self.transpose_a), _order(s.rhs, self.transpose_b)
+        matrix = (a, d)
+        s.out = s.out[:-2] + matrix
+        m, n = s.out[-2], s.out[-1]
+        s.lhs = s.lhs[:-2] + ((c, m) if self.transpose_a else (m, c))
+        s.rhs = s.rhs[:-2] + ((n, b) if self.transpose_b else (b, n))
+
+    def keeps(self, want: frozenset[str]) -> Iterable[str]:
+        return [name for name, user in (("rhs", "lhs"), ("lhs", "rhs")) if user in want]
+
+    def forward(self, xp: Any, lhs: Array, rhs: Array, out: Array) -> None:
+        xp.matmul(_turned(lhs, self.transpose_a), _turned(rhs, self.transpose_b), out=out)
+
+    def backward(self, xp: Any, dout: Array, lhs: Array, rhs: Array, dlhs: Array, drhs: Array) -> None:
+        if dlhs is not None:
+            _stacks(xp, dout, _turned(rhs, not self.transpose_b), dlhs, self.transpose_a)
+        if drhs is not None:
+            _stacks(xp, _turned(lhs, not self.transpose_a), dout, drhs, self.transpose_b)
+
+
+def _share(shape: tuple[int, ...], contracted: int) -> int:
+    """Product of the dims that are not contracted."""
+    return int(product(shape)) // contracted if contracted else 1
+
+
+def _product(xp: Any, left: Array, right: Array, out: Array, transposed: bool) -> None:
+    """left · right, or its transpose, into ``out`` of any rank."""
+    if transposed:
+        left, right = right.T, left.T
+    xp.matmul(left, right, out=out.reshape(left.shape[0], right.shape[1]))
+
+
+def _stacks(xp: Any, left: Array, right: Array, out: Array, transposed: bool) -> None:
+    if transposed:
+        left, right = _turned(right, True), _turned(left, True)
+    xp.matmul(left, right, out=out)
+
+
+def _turned(array: Array, transposed: bool) -> Array:
+    return array.swapaxes(-1, -2) if transposed else array
+
+
+def _order(shape: Any, transposed: bool) -> tuple[Any, Any]:
+    """Rows and columns of a stack of matrices."""
+    if shape is ANY:
+        return UNKNOWN, UNKNOWN
+    return (shape[-1], shape[-2]) if transposed else (shape[-2], shape[-1])
