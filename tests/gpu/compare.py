@@ -1,0 +1,63 @@
+"""One operator's example on the processor and on another device: how far are the numbers apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from arrayexec.context import Context, asnumpy, copyto
+from arrayexec.registry import Op, all_names, get_op
+from arrayexec.testing.trial import Trial
+
+LIMITS = {"float32": 3e-5, "float64": 1e-11}
+"""Largest error, relative to the largest number of the array: another library sums in another order."""
+
+
+def operators() -> list[type[Op]]:
+    """Every registered operator class once, by name."""
+    found = {get_op(name).form.name: get_op(name) for name in all_names()}
+    return [found[name] for name in sorted(found)]
+
+
+def examples() -> Iterator[tuple[str, type[Op], Mapping[str, Any]]]:
+    """(title, operator, example) of everything there is."""
+    for cls in operators():
+        for number, example in enumerate(cls.examples):
+            yield f"{cls.form.name}-{number}", cls, example
+
+
+def to_device(context: Context, array: np.ndarray) -> Any:
+    """A copy of a host array on a device."""
+    there = context.empty(array.shape, array.dtype, "input")
+    copyto(there, array)
+    return there
+
+
+def difference(here: np.ndarray, there: np.ndarray) -> float:
+    """Largest |a - b| over the largest |a| (at least 1); infinite where NaN or infinity stand in other places."""
+    if here.shape != there.shape or here.dtype != there.dtype:
+        return float("inf")
+    first, second = here.astype(np.float64), there.astype(np.float64)
+    finite = np.isfinite(first)
+    if not np.array_equal(first[~finite], second[~finite], equal_nan=True) or not np.isfinite(second[finite]).all():
+        return float("inf")
+    if not finite.any():
+        return 0.0
+    return float(np.abs(first[finite] - second[finite]).max() / max(1.0, np.abs(first[finite]).max()))
+
+
+def compare(cls: type[Op], example: Mapping[str, Any], context: Context, dtype: str) -> dict[str, float]:
+    """Forward in both modes and backward on the processor and on ``context``: the difference of each array."""
+    trial = Trial(cls, example, dtype)
+    arrays, heads = trial.arrays(), trial.heads()
+    there = {name: to_device(context, array) for name, array in arrays.items()}
+    device_heads = [to_device(context, head) for head in heads]
+    found = {}
+    for mode, is_train in (("train", True), ("inference", False)):
+        here = trial.outcome(arrays, is_train, heads=heads).named()
+        other = trial.outcome(there, is_train, heads=device_heads, xp=context.xp).named()
+        for name, array in here.items():
+            found[f"{mode} {name}"] = difference(array, asnumpy(other[name]))
+    return found
