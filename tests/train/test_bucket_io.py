@@ -138,9 +138,7 @@ def test_shards_draw_the_same_keys_and_share_the_rows(last_batch, shards):
             pieces = [next(part) for part in parts]
             assert {piece.bucket_key for piece in pieces} == {batch.bucket_key}
             assert {piece.global_rows for piece in pieces} == {batch.valid}
-            assert [piece.first_row for piece in pieces] == numpy.cumsum(
-                [0, *(p.rows for p in pieces[:-1])]
-            ).tolist()
+            assert [piece.first_row for piece in pieces] == numpy.cumsum([0, *(p.rows for p in pieces[:-1])]).tolist()
             numpy.testing.assert_array_equal(numpy.concatenate([p.data[0] for p in pieces]), batch.data[0])
             numpy.testing.assert_array_equal(numpy.concatenate([p.label[0] for p in pieces]), batch.label[0])
             assert sum(piece.valid for piece in pieces) == batch.valid

@@ -55,9 +55,7 @@ def test_descriptions_from_pairs():
 
 
 def test_batch_counts_rows_along_the_batch_axis():
-    batch = io.DataBatch(
-        [numpy.zeros((7, 4))], None, pad=1, provide_data=[io.DataDesc("data", (7, 4), layout="TN")]
-    )
+    batch = io.DataBatch([numpy.zeros((7, 4))], None, pad=1, provide_data=[io.DataDesc("data", (7, 4), layout="TN")])
     assert (batch.rows, batch.valid, batch.global_rows) == (4, 3, 3)
     assert "label=None" in repr(batch)
     with pytest.raises(AttributeValueError, match="data must be a list of arrays"):
@@ -69,10 +67,7 @@ def test_batch_counts_rows_along_the_batch_axis():
 def test_pad_wraps_and_counts(rows, batch_size):
     steps = -(-rows // batch_size)
     every = [i % rows for i in range(steps * batch_size)]
-    wanted = [
-        (every[i * batch_size : (i + 1) * batch_size], max(0, (i + 1) * batch_size - rows))
-        for i in range(steps)
-    ]
+    wanted = [(every[i * batch_size : (i + 1) * batch_size], max(0, (i + 1) * batch_size - rows)) for i in range(steps)]
     iterator = io.NDArrayIter(numbers(rows), batch_size=batch_size)
     assert read(iterator) == wanted
     assert read(iterator) == []
@@ -93,9 +88,7 @@ def test_discard_drops_the_rest(rows, batch_size):
 @pytest.mark.parametrize("batch_size", [1, 2, 4, 7])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_roll_over_uses_every_row_of_every_epoch_once(rows, batch_size, shuffle):
-    iterator = io.NDArrayIter(
-        numbers(rows), batch_size=batch_size, last_batch_handle="roll_over", shuffle=shuffle
-    )
+    iterator = io.NDArrayIter(numbers(rows), batch_size=batch_size, last_batch_handle="roll_over", shuffle=shuffle)
     seen = []
     for _ in range(12):
         batches = read(iterator)
@@ -165,9 +158,7 @@ def test_names_types_and_order():
         [numpy.zeros(4, "int64"), numpy.zeros(4, "int32")],
         batch_size=2,
     )
-    described = [
-        (desc.name, desc.shape, desc.dtype.name) for desc in iterator.provide_data + iterator.provide_label
-    ]
+    described = [(desc.name, desc.shape, desc.dtype.name) for desc in iterator.provide_data + iterator.provide_label]
     assert described == [
         ("z", (2, 2), "float32"),
         ("a", (2, 3), "float16"),
@@ -238,9 +229,7 @@ def test_split_rows_is_numpy_array_split(rows, parts):
 
 
 @pytest.mark.parametrize("handle", ["pad", "discard", "roll_over"])
-@pytest.mark.parametrize(
-    ("rows", "batch_size", "shards"), [(10, 4, 1), (10, 4, 3), (13, 6, 4), (3, 7, 4), (9, 5, 5)]
-)
+@pytest.mark.parametrize(("rows", "batch_size", "shards"), [(10, 4, 1), (10, 4, 3), (13, 6, 4), (3, 7, 4), (9, 5, 5)])
 def test_shards_are_the_global_batches(handle, rows, batch_size, shards):
     data, label = numbers(rows), numpy.arange(rows)
 
