@@ -1,0 +1,168 @@
+"""Memory that executors share: the arena of internals, the pool of inputs, flat segments, and who wrote last."""
+
+from __future__ import annotations
+
+import math
+import threading
+import weakref
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..context import Context
+from ..errors import BusyExecutorError
+
+Array = Any
+
+
+class Tenant(Protocol):
+    """An executor as shared memory sees it."""
+
+    title: str
+
+    def drop_views(self) -> None:
+        """Forget every array that lies in shared memory; it is bound again on the next use."""
+
+
+class WriteMark:
+    """Counts the engine's writes into a set of arrays and remembers the last one in words."""
+
+    __slots__ = ("__weakref__", "version", "words")
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.words = ""
+
+
+_marks: weakref.WeakValueDictionary[int, WriteMark] = weakref.WeakValueDictionary()
+
+
+def _address(array: Array) -> int:
+    if isinstance(array, np.ndarray):
+        return int(array.__array_interface__["data"][0])
+    return id(array)  # executors hand out one and the same array object for as long as they are bound
+
+
+def mark_arrays(arrays: Sequence[Array], mark: WriteMark) -> set[WriteMark]:
+    """Put ``mark`` on arrays that have none yet; the marks of all of them."""
+    return {_marks.setdefault(_address(array), mark) for array in arrays}
+
+
+def note_write(array: Array, words: str) -> None:
+    """Tell that the engine has written an argument, so that a backward of an older forward is refused."""
+    mark = _marks.get(_address(array))
+    if mark is not None:
+        mark.version += 1
+        mark.words = words
+
+
+class Arena:
+    """The bytes in which the plans of one device's executors keep their internals: as large as the largest plan.
+
+    Growth first drops the views of every live executor, then frees, then allocates.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.buffer: Array = None
+        self.generation = 0
+        self.last: tuple[str, int] = ("", 0)  # who ran in it, and which run
+        self._tenants: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._lock = threading.Lock()
+        self._holder = ""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held now."""
+        return 0 if self.buffer is None else int(self.buffer.size)
+
+    def join(self, tenant: Tenant) -> None:
+        """Count an executor among those whose views are dropped before growth."""
+        self._tenants.add(tenant)
+
+    def reserve(self, nbytes: int) -> None:
+        """Make the arena at least ``nbytes`` large."""
+        if self.buffer is not None and nbytes <= self.nbytes:
+            return
+        for tenant in list(self._tenants):
+            tenant.drop_views()
+        self.buffer = None
+        self.generation += 1
+        self.buffer = self.context.allocate(nbytes, "arena")
+
+    @contextmanager
+    def held_by(self, tenant: Tenant) -> Iterator[None]:
+        """Use the arena alone; BusyExecutorError at once if it is in use (a monitor that calls back, a second thread)."""
+        if not self._lock.acquire(blocking=False):
+            raise BusyExecutorError(
+                f"{tenant.title} cannot run now: {self._holder} is running in the memory that they share; "
+                "executors that share memory are used one at a time, not from callbacks or other threads"
+            )
+        try:
+            self._holder = tenant.title
+            yield
+        finally:
+            self._lock.release()
+
+
+class InputPool:
+    """Inputs by name, shared between buckets: each executor's input is a prefix view of the largest one's bytes.
+
+    Works on any mapping name → array (``shared_data_arrays``); entries are replaced by larger ones when needed.
+    """
+
+    def __init__(self, arrays: MutableMapping[str, Array], context: Context) -> None:
+        self.arrays = arrays
+        self.context = context
+        self.generation = 0
+        self._tenants: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def join(self, tenant: Tenant) -> None:
+        """Count an executor among those whose views are dropped before growth."""
+        self._tenants.add(tenant)
+
+    def fits(self, name: str, shape: Sequence[int], dtype: Any) -> bool:
+        """True if the entry ``name`` is there and has bytes enough."""
+        held = self.arrays.get(name)
+        return held is not None and held.flags.c_contiguous and held.nbytes >= _nbytes(shape, dtype)
+
+    def view(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
+        """The input ``name`` in a bucket's shape and type; grows the entry if it is too small."""
+        if not self.fits(name, shape, dtype):
+            for tenant in list(self._tenants):
+                tenant.drop_views()
+            self.arrays.pop(name, None)
+            self.generation += 1
+            self.arrays[name] = self.context.zeros(shape, dtype, "input")
+        held = self.arrays[name]
+        flat = held.reshape(-1).view(np.uint8)
+        return self.context.view(flat, 0, shape, dtype)
+
+
+_pools: weakref.WeakValueDictionary[int, InputPool] = weakref.WeakValueDictionary()
+
+
+def pool_of(arrays: MutableMapping[str, Array], context: Context) -> InputPool:
+    """The pool that manages a mapping: one for all executors that were given the same mapping object."""
+    pool = _pools.get(id(arrays))  # the pool keeps the mapping alive, so its id stays its own
+    if pool is None or pool.arrays is not arrays:
+        pool = _pools[id(arrays)] = InputPool(arrays, context)
+    return pool
+
+
+def _nbytes(shape: Sequence[int], dtype: Any) -> int:
+    return math.prod(shape) * np.dtype(dtype).itemsize
+
+
+def allocate_segment(
+    context: Context, role: str, specs: Mapping[str, tuple[tuple[int, ...], Any]]
+) -> tuple[Array, dict[str, Array]]:
+    """One flat block of zeros that holds arrays of (shape, type) by name, in order, each aligned; block and views."""
+    alignment, offsets, total = context.alignment, {}, 0
+    for name, (shape, dtype) in specs.items():
+        offsets[name] = total
+        total += -(-_nbytes(shape, dtype) // alignment) * alignment
+    block = context.allocate(total, role, zero=True)
+    return block, {name: context.view(block, offsets[name], shape, dtype) for name, (shape, dtype) in specs.items()}

@@ -1,0 +1,36 @@
+"""Symbol + shapes + wants → :class:`Plan`: pure data, made in three stages: build, rewrite, lay out memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ..symbol.graph import Graph
+from .build import build, needs_head_gradient
+from .memory import lay_out
+from .record import Draft, Plan, Step, Value
+
+Rewrite = Callable[[Draft], Draft]
+
+__all__ = ["Draft", "Plan", "Rewrite", "Step", "Value", "build", "lay_out", "make_plan", "needs_head_gradient"]
+
+
+def make_plan(
+    graph: Graph,
+    shapes: Sequence[Any],
+    types: Sequence[Any],
+    wants: Mapping[str, str],
+    *,
+    is_train: bool,
+    backward: bool = True,
+    indirect: frozenset[str] = frozenset(),
+    strided: frozenset[str] = frozenset(),
+    rewrites: Sequence[Rewrite] = (),
+    alignment: int = 64,
+    keep_all: bool = False,
+) -> Plan:
+    """Plan of one mode of a graph; ``rewrites`` (fusion, layouts, shards) see the draft before memory is laid out."""
+    draft = build(graph, shapes, types, wants, is_train=is_train, backward=backward, indirect=indirect, strided=strided)
+    for rewrite in rewrites:
+        draft = rewrite(draft)
+    return lay_out(draft, alignment, keep_all)
