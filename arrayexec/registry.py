@@ -15,15 +15,17 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
-from .attribute_text import Attribute, attributes_of
+from .attribute_text import Attribute, attributes_of, to_text
 from .errors import AttributeValueError, OperatorDefinitionError, UnknownOperatorError, near_miss
 
 Many = Annotated[Any, "many"]
-"""Annotation of a parameter that takes a tuple: all variadic inputs, or all outputs if it is called ``out``."""
+"""Annotation of a parameter that takes a tuple: all variadic inputs; all outputs, auxiliary states or hidden outputs if
+it is called ``out``, ``aux`` or ``hidden``."""
 Temp = Annotated[Any, "temp"]
 """Annotation of a parameter that is scratch memory; ``temps`` gives its shape and type."""
 
-SPECIAL = frozenset({"xp", "rng", "is_train", "comm"})
+SPECIAL = frozenset({"xp", "rng", "is_train", "comm", "state"})
+WHOLE = frozenset({"out", "aux", "hidden"})
 _Class = TypeVar("_Class", bound="type[Op]")
 
 
@@ -50,6 +52,8 @@ class Op:
     inplace: ClassVar[Mapping[str, str]] = {}
     rows: ClassVar[str | None] = None
     hints: ClassVar[tuple[str, ...]] = ()
+    rest: ClassVar[str] = ""
+    """Field (``tuple[str, ...]``) that takes, as sorted ``key=text``, the attributes which no field names."""
     examples: ClassVar[Sequence[Mapping[str, Any]]] = ()
     form: ClassVar[Form]
 
@@ -68,6 +72,17 @@ class Op:
     def keeps(self, want: frozenset[str]) -> Iterable[str]:
         """Names among backward's parameters that it reads when only the gradients of ``want`` are asked for."""
         return self.form.backward.parameters if self.form.backward else ()
+
+    def unused(self) -> Iterable[str]:
+        """Names among backward's parameters, or of single values of a ``Many``, that this setting never reads.
+
+        They are bound as None, or left out of the tuple; without any d<output> the setting is a loss head.
+        """
+        return ()
+
+    def prepare(self, known: Any, context: Any) -> Any:
+        """What the bodies get as ``state``: made once a bound node; ``known`` as in ``temps``."""
+        return None
 
     def is_view(self, train: bool) -> bool:
         """True if the one output is the first input's bytes under another shape, in this mode."""
@@ -104,11 +119,11 @@ class Form(NamedTuple):
     @property
     def variadic(self) -> str | None:
         """Name of the parameter that takes all variadic inputs, if any."""
-        return next((name for name in self.forward.parameters if name in self.forward.many - {"out", "aux"}), None)
+        return next((name for name in self.forward.parameters if name in self.forward.many - WHOLE), None)
 
 
 Slot = tuple[str, Any]
-"""Where a body parameter comes from: kind (input output hidden aux dinput doutput temp xp rng is_train comm absent),
+"""Where a body parameter comes from: kind (input output hidden aux dinput doutput temp absent, or one of SPECIAL),
 and the position of the value in its kind; a tuple of positions for a ``Many`` parameter."""
 
 
@@ -140,7 +155,7 @@ def _names(op: Op, kind: str) -> tuple[str, ...]:
 
 def _expand(op: Op, form: Form, outputs: tuple[str, ...]) -> tuple[str, ...]:
     """Input names that follow from forward's parameters; a ``Many`` one becomes arg0, arg1, …"""
-    other = {*SPECIAL, *form.forward.temps, *outputs, *_names(op, "hidden"), *_names(op, "aux"), "out", "aux"}
+    other = {*SPECIAL, *form.forward.temps, *outputs, *_names(op, "hidden"), *_names(op, "aux"), *WHOLE}
     names: list[str] = []
     for name in form.forward.parameters:
         if name in other:
@@ -158,7 +173,8 @@ def signature_of(op: Op) -> Signature:
     form = op.form
     outputs, hidden, aux = _names(op, "outputs"), _names(op, "hidden"), _names(op, "aux")
     inputs = _names(op, "inputs") if hasattr(op, "inputs") else _expand(op, form, outputs)
-    fixed = set(form.forward.parameters) - form.forward.many
+    fixed = set(form.forward.parameters) - form.forward.many - SPECIAL
+    unused = frozenset(op.unused())
     variadic = tuple(i for i, name in enumerate(inputs) if name not in fixed) if form.variadic else ()
     groups: dict[str, Any] = {}
     for kind, names in (("input", inputs), ("aux", aux), ("output", outputs), ("hidden", hidden)):
@@ -175,18 +191,24 @@ def signature_of(op: Op) -> Signature:
         groups["out"], groups["dout"] = ("output", everything), ("doutput", everything)
     if "aux" in form.forward.many:
         groups["aux"] = ("aux", tuple(range(len(aux))))
+    if "hidden" in form.forward.many:
+        groups["hidden"] = ("hidden", tuple(range(len(hidden))))
+    words = {"input": inputs, "output": outputs, "doutput": tuple("d" + name for name in outputs)}
 
-    def slots(body: Body | None) -> tuple[Slot, ...] | None:
+    def slots(body: Body | None, left_out: frozenset[str] = frozenset()) -> tuple[Slot, ...] | None:
         if body is None:
             return None
-        found = []
+        found: list[Slot] = []
         for name in body.parameters:
             if name in SPECIAL:
                 found.append((name, 0))
             elif name in body.temps:
                 found.append(("temp", name))
             else:
-                found.append(groups.get(name, ("absent", name)))
+                kind, place = groups.get(name, ("absent", name)) if name not in left_out else ("absent", name)
+                if isinstance(place, tuple) and kind in words:
+                    place = tuple(position for position in place if words[kind][position] not in left_out)
+                found.append((kind, place))
         return tuple(found)
 
     start = {"input": 0, "aux": len(inputs), "output": len(inputs) + len(aux)}
@@ -196,11 +218,11 @@ def signature_of(op: Op) -> Signature:
         if kind in start:
             many = isinstance(position, tuple)
             frame[name] = tuple(start[kind] + p for p in position) if many else start[kind] + position
-    backward = slots(form.backward)
+    backward = slots(form.backward, unused)
     suffixes = tuple("output" + name[3:] if name[:3] == "out" and name[3:].isdecimal() else name for name in outputs)
     return Signature(
         inputs, aux, outputs, hidden, frame, slots(form.forward) or (), backward, slots(form.update),
-        bool(backward) and any(kind == "doutput" for kind, _ in backward or ()),
+        any(kind == "doutput" and place != () for kind, place in backward or ()),
         tuple("output" if suffix == "out" else suffix for suffix in suffixes),
     )  # fmt: skip
 
@@ -331,15 +353,21 @@ def all_names() -> list[str]:
 def make_op(name: str, attributes: Mapping[str, Any], where: str = "") -> Op:
     """Operator ``name`` set to ``attributes`` (values or MXNet's texts); errors name ``where``, near misses, what is allowed."""
     cls = get_op(name, where)
-    form, values = cls.form, {}
+    form, others = cls.form, list[str]()
+    values: dict[str, Any] = {}
     for key, value in attributes.items():
         attribute = form.attributes.get(key)
+        if attribute is None and cls.rest:
+            others.append(f"{key}={to_text(value)}")
+            continue
         if attribute is None:
             raise AttributeValueError(f"{form.name}{where} has no attribute '{key}'{near_miss(key, form.attributes)}")
         values[key] = attribute.parse(value, f"{form.name}{where}")
     missing = [key for key, attribute in form.attributes.items() if attribute.required and key not in values]
     if missing:
         raise AttributeValueError(f"{form.name}{where} needs the attribute '{missing[0]}' ({form.attributes[missing[0]].text})")
+    if others:
+        values[cls.rest] = tuple(sorted(others))
     return cls(**values)
 
 

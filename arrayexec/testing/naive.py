@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ..context import cpu
 from ..errors import BindError, UnknownNameError, near_miss
 from ..registry import Known, Signature
 from ..streams import RunPosition, Stream
@@ -91,7 +92,7 @@ class NaiveRun:
         self.values: list[Array] = [None] * len(self.graph.owner)
         self.known = [self._known(number) for number in range(len(self.graph.nodes))]
         self.states = [
-            node.op.start(known) if node.op is not None and hasattr(node.op, "start") else None
+            node.op.prepare(known, cpu()) if node.op is not None else None
             for node, known in zip(self.graph.nodes, self.known, strict=True)
         ]
 
@@ -216,9 +217,7 @@ class NaiveRun:
             if given is None:
                 raise BindError(f"backward needs out_grads: output '{name}' is no loss head")
             if tuple(given.shape) != shape:
-                raise BindError(
-                    f"backward: the gradient of '{name}' must be {shape}, but it is {given.shape}"
-                )
+                raise BindError(f"backward: the gradient of '{name}' must be {shape}, but it is {given.shape}")
             self._add(entry, self.xp.array(given, self.types[entry], copy=True, order="C"), sums)
 
     def _backward_node(self, number: int, needs: set[int], sums: dict[int, Array]) -> None:
