@@ -67,8 +67,11 @@ class Communicator(ABC):
         """Return when every rank has come here."""
 
     @abstractmethod
-    def allgather_object(self, obj: object) -> list[Any]:
-        """The small ``obj`` of every rank, by rank, as JSON carries it (a tuple arrives as a list)."""
+    def allgather_object(self, obj: object, what: str = "allgather_object") -> list[Any]:
+        """The small ``obj`` of every rank, by rank, as JSON carries it (a tuple arrives as a list).
+
+        ``what`` names the call in messages. Raises CollectiveError for what JSON cannot carry.
+        """
 
     @abstractmethod
     def shared_segment(self, nbytes: int) -> numpy.ndarray[Any, Any]:
@@ -97,8 +100,9 @@ class Communicator(ABC):
         """
         entries = [[str(key), _text(value)] for key, value in description.items()]
         digest = hashlib.sha256(json.dumps(entries).encode()).hexdigest()
-        if len(set(self.allgather_object(digest))) > 1:
-            raise PlanMismatchError(_first_difference(self.allgather_object(entries), what))
+        doing = f"agreement on {what}"
+        if len(set(self.allgather_object(digest, doing))) > 1:
+            raise PlanMismatchError(_first_difference(self.allgather_object(entries, doing), what))
 
 
 def check_summable(array: Array, doing: str) -> None:
@@ -108,6 +112,14 @@ def check_summable(array: Array, doing: str) -> None:
         raise CollectiveError(f"{doing}: the array must hold numbers, but its type is {kind}")
     if isinstance(array, numpy.ndarray) and not array.flags.writeable:
         raise CollectiveError(f"{doing}: the array {kind} {array.shape} must be writable, but is read-only")
+
+
+def to_json(obj: object, doing: str) -> bytes:
+    """The JSON of control data; raises CollectiveError for what JSON cannot carry."""
+    try:
+        return json.dumps(obj).encode()
+    except (TypeError, ValueError) as error:
+        raise CollectiveError(f"{doing}: only what JSON can carry can be gathered: {error}") from error
 
 
 def host_buffer(array: Array) -> numpy.ndarray[Any, Any]:
@@ -140,7 +152,9 @@ def _first_difference(ranks: Sequence[Sequence[tuple[str, str]]], what: str) -> 
         fact = f"{what}: the ranks must hold the same, but {key!r} differs"
         texts = [h.get(key, "not there") for h in held]
     rows = [(f"rank {ranges(ranks)}", text) for text, ranks in _grouped(texts).items()]
-    return message(fact, rows, "found", "every rank must build the same model with the same options and data")
+    return message(
+        fact, rows, "found", "every rank must run the same program with the same model and options"
+    )
 
 
 def _grouped(texts: Sequence[str]) -> dict[str, list[int]]:

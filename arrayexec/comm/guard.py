@@ -75,8 +75,8 @@ class Guard:
         self._failure: CollectiveError | None = None
         self._forked = False
 
-    def enter(self, what: str, where: str) -> Operation:
-        """Number a collective that is about to start; CollectiveError after a failure and in a fork."""
+    def check(self, what: str) -> None:
+        """Raise CollectiveError after a failure and in a forked child, where no collective may start."""
         if self._forked:
             raise CollectiveError(
                 f"{what}: this process was forked from rank {self._link.rank} "
@@ -87,6 +87,10 @@ class Guard:
             raise CollectiveError(
                 f"{what}: no collective can follow one that failed: {_first_line(self._failure)}"
             ) from self._failure
+
+    def enter(self, what: str, where: str) -> Operation:
+        """Number a collective that is about to start; raises as `check`."""
+        self.check(what)
         self._last = Operation(self._last.number + 1, what, where)
         if self._last.number % 32 == 0:
             self._hear()  # letters of ranks that had to wait for this one must not pile up
@@ -202,16 +206,17 @@ class Guard:
         here = sorted([me, *self._waiting(operation)])
         late = [rank for rank in range(self._link.size) if rank not in here]
         if late:
-            fact = f"{_named(late)} did not come to {operation}, where rank {me} has waited for {limit:g} s"
+            missing = f"{_named(late)} {'is' if len(late) == 1 else 'are'} missing"
+            fact = f"{missing} in {operation}: rank {me} has waited for {limit:g} s"
         else:
             fact = f"{operation} did not complete in {limit:g} s, though all ranks have come to it"
         rows = [("waiting", f"rank {ranges(here)}")]
         for rank in late:
-            known = self._heard.get(rank)
-            if known is not None:
-                text = f"{known[1]['text']}, {now - known[0]:.0f} s ago"
+            when, letter = self._heard.get(rank, (0.0, {"number": 0}))
+            if letter["number"] > (self._met.number if self._met else 0):
+                text = f"waiting in {letter['text']}, {now - when:.0f} s ago"
             else:
-                text = str(self._met or "nothing")
+                text = f"in {self._met}, which is complete" if self._met else "nothing"
             rows.append((f"last seen of rank {rank}", text))
         error = BarrierTimeoutError if operation.what.startswith("barrier") else CollectiveTimeoutError
         hint = (
@@ -249,8 +254,10 @@ class Guard:
         if error is not self._failure:
             time.sleep(_STAGGER * min(self._link.rank, 10))
         where = f" in {self._where()}" if self._where() else ""
-        last = f", after {self._last}" if self._last.number else ""
-        _print(f"arrayexec: rank {self._link.rank} of {self._link.size} failed{where}{last}:")
+        last = str(self._last) if self._last.number else "none"
+        _print(
+            f"arrayexec: rank {self._link.rank} of {self._link.size} failed{where}; last collective: {last}"
+        )
         show()
         self._abort(_exit_code(error))
 

@@ -9,7 +9,7 @@ import numpy
 
 from ..context import cpu
 from ..errors import CollectiveError
-from .base import Array, Communicator, check_summable
+from .base import Array, Communicator, check_summable, to_json
 
 
 class _Done:
@@ -36,17 +36,18 @@ class LocalCommunicator(Communicator):
         return _Done()
 
     def allreduce(self, array: Array) -> None:
-        self.start_allreduce(array, "an array")
+        check_summable(array, "allreduce")
 
     def broadcast(self, array: Array, root: int = 0) -> None:
         if root != 0:
             raise CollectiveError(f"broadcast: the root must be a rank, 0 alone here, but it is {root}")
+        check_summable(array, "broadcast")
 
     def barrier(self) -> None:
         return
 
-    def allgather_object(self, obj: object) -> list[Any]:
-        return [json.loads(json.dumps(obj))]
+    def allgather_object(self, obj: object, what: str = "allgather_object") -> list[Any]:
+        return [json.loads(to_json(obj, what))]
 
     def shared_segment(self, nbytes: int) -> numpy.ndarray[Any, Any]:
         segment: numpy.ndarray[Any, Any] = cpu().zeros((nbytes,), numpy.uint8, "state")

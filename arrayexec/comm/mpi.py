@@ -16,7 +16,7 @@ import numpy
 
 from .. import context
 from ..errors import BackendUnavailableError, CollectiveError, RendezvousError
-from .base import Array, Communicator, check_summable, host_buffer
+from .base import Array, Communicator, check_summable, host_buffer, to_json
 from .guard import Guard, Operation
 
 _YIELD_FOR = 0.02  # seconds in which a waiting rank gives its core away, but does not sleep
@@ -163,6 +163,7 @@ class MPICommunicator(Communicator):
         return self._start_sum(self._gradients, array, f"allreduce of {what}")
 
     def allreduce(self, array: Array) -> None:
+        check_summable(array, "allreduce")
         self._agree_on(array, "allreduce")
         self._start_sum(self._arrays, array, "allreduce").wait()
 
@@ -184,7 +185,8 @@ class MPICommunicator(Communicator):
         MPIRequest(self, operation, self._arrays.Ibcast(host, root), _bring_back(array, host)).wait()
 
     def _agree_on(self, array: Array, what: str) -> None:
-        """Compare type and shape over the ranks where they are new: MPI adds up what does not fit, silently."""
+        """Compare type and shape over the ranks where they are new: MPI adds up what does not fit."""
+        self._guard.check(what)
         kind = f"{array.dtype} {tuple(array.shape)}"
         if (what, kind) not in self._agreed:
             self.agree({"array": kind}, what)
@@ -194,9 +196,9 @@ class MPICommunicator(Communicator):
         operation = self._guard.enter("barrier", self.where)
         MPIRequest(self, operation, self._control.Ibarrier(), None).wait()
 
-    def allgather_object(self, obj: object) -> list[Any]:
-        operation = self._guard.enter("allgather of control data", self.where)
-        mine = json.dumps(obj).encode()
+    def allgather_object(self, obj: object, what: str = "allgather_object") -> list[Any]:
+        mine = to_json(obj, what)
+        operation = self._guard.enter(what, self.where)
         lengths = numpy.zeros(self.size, numpy.int64)
         own = numpy.array([len(mine)], numpy.int64)
         MPIRequest(self, operation, self._control.Iallgather(own, lengths), None).wait()
