@@ -82,6 +82,10 @@ class OperatorDefinitionError(ArrayExecError, TypeError):
     """A class given to ``register_op`` that breaks the operator form."""
 
 
+class OperatorContractError(ArrayExecError, AssertionError):
+    """An operator that does not keep the contract of the operator form; lists every fault."""
+
+
 class AttributeValueError(ArrayExecError, ValueError, TypeError):
     """An operator attribute that is unknown, missing or has an impossible value."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .check import check_op
 from .naive import NaiveRun
 
-__all__ = ["NaiveRun"]
+__all__ = ["NaiveRun", "check_op"]

@@ -1,0 +1,425 @@
+"""Checks of an operator's bodies: numbers, gradients, memory. Each yields one line a fault."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..dims import ANY, UNKNOWN, known
+from ..errors import ArrayExecError, ShapeError, TypeInferenceError
+from ..symbol.infer import infer_shapes
+from .naive import Array, NaiveRun, poisoned
+from .trial import Outcome, Trial
+
+STEP = 2.0**-17  # of the central difference: values of an example are exact in float16, so x ± STEP is exact too
+PROBES = 16  # elements of one input that are moved
+SCRATCH = 256 << 10  # bytes a body may allocate: NumPy's own casting buffers and per-channel arrays stay below
+LARGE = 4 << 20  # bytes of the largest value in the example that is enlarged to see what a body allocates
+
+
+def modes(trial: Trial) -> tuple[bool, ...]:
+    """Training and inference where they can differ."""
+    form = trial.cls.form
+    bodies = (form.forward, form.backward, form.update)
+    names = {name for body in bodies if body is not None for name in body.parameters}
+    return (True, False) if names & {"is_train", "rng"} or form.update else (True,)
+
+
+def mode_name(is_train: bool) -> str:
+    """The mode in words."""
+    return "training" if is_train else "inference"
+
+
+def unequal(got: Mapping[str, Array], want: Mapping[str, Array], rtol: float = 0.0, atol: float = 0.0) -> str:
+    """Which array differs first and by how much; empty if none. Exact to the bit without tolerances."""
+    for name, expected in want.items():
+        found = got.get(name)
+        if found is None or found.shape != expected.shape or found.dtype != expected.dtype:
+            shown = "missing" if found is None else f"{found.dtype} {found.shape}"
+            return f"{name} is {shown} instead of {expected.dtype} {expected.shape}"
+        if rtol == atol == 0.0:
+            same = found.tobytes() == expected.tobytes() or np.array_equal(
+                found, expected, equal_nan=found.dtype.kind == "f"
+            )
+        else:
+            same = np.allclose(found, expected, rtol, atol, equal_nan=True)
+        if not same:
+            with np.errstate(all="ignore"):
+                gap = np.abs(found.astype(np.float64) - expected.astype(np.float64))
+            place = np.unravel_index(int(np.argmax(np.where(np.isnan(gap), np.inf, gap))), gap.shape)
+            where = ", ".join(str(int(i)) for i in place)
+            return f"{name}[{where}] is {found[place]} instead of {expected[place]}"
+    return ""
+
+
+def check_written(trial: Trial) -> Iterator[str]:
+    """Outputs, hidden outputs and gradients are written completely, whatever was in their memory; always the same."""
+    for is_train in modes(trial):
+        first = trial.outcome(is_train=is_train).named()
+        text = unequal(trial.outcome(is_train=is_train, fill=3.0).named(), first)
+        if text:
+            yield f"what memory held before shows in the result ({mode_name(is_train)}): {text}"
+
+
+def check_gradient(trial: Trial) -> Iterator[str]:
+    """Gradients against central differences in float64, with random head gradients."""
+    if not trial.signature.head_gradient:
+        return
+    random, heads = np.random.default_rng(2), trial.heads()
+    for is_train in modes(trial):
+        arrays = trial.arrays()
+        run = trial.start(arrays, is_train)
+        moved = {name: array.copy() for name, array in run.aux.items()}
+        run.forward()
+        found = run.backward(heads)
+
+        def value(run: NaiveRun, moved: Mapping[str, Array]) -> float:
+            run.aux.update({name: array.copy() for name, array in moved.items()})
+            return sum(float(np.vdot(head, out)) for head, out in zip(heads, run.forward(), strict=True))
+
+        for name in trial.differentiable():
+            array = arrays[name]
+            places = random.permutation(array.size)[:PROBES]
+            gradient = found[f"v_{name}"].reshape(-1)
+            scale = 1.0 + float(np.abs(gradient).max(initial=0.0))
+            for place in places:
+                at = np.unravel_index(int(place), array.shape)
+                here = array[at]
+                array[at] = here + STEP
+                above = value(run, moved)
+                array[at] = here - STEP
+                below = value(run, moved)
+                array[at] = here
+                numeric = (above - below) / (2 * STEP)
+                if not abs(gradient[place] - numeric) <= 1e-5 * abs(numeric) + 2e-7 * scale:
+                    where = ", ".join(str(int(i)) for i in at)
+                    yield (
+                        f"gradient of {name}[{where}] is {gradient[place]:.9g}, numerically {numeric:.9g} "
+                        f"({mode_name(is_train)})"
+                    )
+                    break
+
+
+def check_wants(trial: Trial) -> Iterator[str]:
+    """Asking for one gradient alone, or for none, gives the same numbers as asking for all."""
+    names = trial.differentiable()
+    for is_train in modes(trial):
+        everything = trial.outcome(is_train=is_train)
+        for name in names:
+            alone = trial.outcome(is_train=is_train, wants={name: "write"}).gradients
+            text = unequal(alone, {name: everything.gradients[name]})
+            if text:
+                yield f"d{name} asked for alone differs: {text}"
+
+
+class _Bound:
+    """Backward of a trial bound by hand: names of its parameters beside what they are bound to."""
+
+    def __init__(self, trial: Trial, is_train: bool, want: frozenset[str]) -> None:
+        self.trial, self.run = trial, trial.start(is_train=is_train)
+        self.run.forward()
+        inputs, signature = trial.signature.inputs, trial.signature
+        self.leaving: list[Any] = [
+            poisoned(trial.shape(name), trial.type(name)) if name in want else None for name in inputs
+        ]
+        self.arriving = trial.heads()
+        self.arguments = self.run.bind(trial.number, "backward", self.arriving, self.leaving)
+        self.parameters = trial.cls.form.backward.parameters if trial.cls.form.backward else ()
+        self.kinds = [kind for kind, _ in signature.backward or ()]
+
+    def call(self) -> dict[str, Array]:
+        with np.errstate(all="ignore"):
+            self.trial.op.backward(*self.arguments)
+        pairs = zip(self.trial.signature.inputs, self.leaving, strict=True)
+        return {f"gradient of {name}": array for name, array in pairs if array is not None}
+
+
+def check_keeps(trial: Trial) -> Iterator[str]:
+    """Backward reads nothing that ``keeps`` does not name, for each gradient alone and for all together."""
+    names = trial.differentiable()
+    for want in {frozenset([name]) for name in names} | ({frozenset(names)} if names else set()):
+        for is_train in modes(trial):
+            kept = set(trial.op.keeps(want))
+            full = _Bound(trial, is_train, want)
+            bare = _Bound(trial, is_train, want)
+            for i, (name, kind) in enumerate(zip(bare.parameters, bare.kinds, strict=True)):
+                if kind in ("input", "output", "hidden", "aux") and name not in kept:
+                    bare.arguments[i] = None
+            text = unequal(bare.call(), full.call())
+            if text:
+                yield f"keeps({', '.join(sorted(want))}) leaves out what backward reads: {text}"
+
+
+def check_inplace(trial: Trial) -> Iterator[str]:
+    """Overwriting what ``inplace`` names gives the same numbers."""
+    for is_train in modes(trial):
+        for target, source in trial.op.inplace.items():
+            if target in trial.signature.outputs:
+                if source not in trial.signature.inputs:
+                    continue
+                run = trial.start(is_train=is_train)
+                want = dict(zip(trial.signature.outputs, run.forward(), strict=True))
+                bound = run.bind(trial.number, "forward")
+                parameters = trial.cls.form.forward.parameters
+                shared = bound[parameters.index(source)].copy()
+                bound[parameters.index(source)] = bound[parameters.index(target)] = shared
+                with np.errstate(all="ignore"):
+                    trial.op.forward(*bound)
+                text = unequal({target: shared}, {target: want[target]})
+            else:
+                names = frozenset(trial.differentiable())
+                if target.removeprefix("d") not in names:
+                    continue
+                want, bound_backward = _Bound(trial, is_train, names).call(), _Bound(trial, is_train, names)
+                place = bound_backward.parameters.index(source)
+                shared = bound_backward.arguments[place].copy()
+                bound_backward.arguments[place] = shared
+                bound_backward.arguments[bound_backward.parameters.index(target)] = shared
+                bound_backward.leaving[trial.signature.inputs.index(target.removeprefix("d"))] = shared
+                text = unequal(bound_backward.call(), want)
+            if text:
+                yield f"inplace {target} over {source} is not safe ({mode_name(is_train)}): {text}"
+
+
+def check_view(trial: Trial) -> Iterator[str]:
+    """Where ``is_view`` says so, the output is the first input's bytes and the gradient is the head gradient's."""
+    for is_train in (True, False):
+        if not trial.op.is_view(is_train):
+            continue
+        arrays, heads, name = trial.arrays(), trial.heads(), trial.signature.inputs[0]
+        result = trial.outcome(arrays, is_train)
+        if len(result.outputs) != 1 or result.outputs[0].tobytes() != arrays[name].tobytes():
+            yield f"is_view({is_train}) holds, but the output is not the bytes of {name}"
+        if name in trial.differentiable() and result.gradients[name].tobytes() != heads[0].tobytes():
+            yield f"is_view({is_train}) holds, but the gradient of {name} is not the bytes of the head gradient"
+
+
+def check_layout(trial: Trial) -> Iterator[str]:
+    """Inputs that are not C-contiguous give the same numbers up to the order of sums."""
+    arrays = trial.arrays()
+    want = trial.outcome(arrays).named()
+    strided = {name: np.repeat(array[..., None], 2, axis=-1)[..., 0] for name, array in arrays.items()}
+    turned = {name: np.asfortranarray(array) for name, array in arrays.items()}
+    for title, changed in (("strided", strided), ("Fortran-ordered", turned)):
+        text = unequal(trial.outcome(changed).named(), want, 1e-12, 1e-13)
+        if text:
+            yield f"{title} inputs give other numbers: {text}"
+
+
+def check_twice(trial: Trial) -> Iterator[str]:
+    """One variable bound to two inputs has the sum of their gradients."""
+    names = trial.differentiable()
+    pairs = [
+        (a, b)
+        for i, a in enumerate(names)
+        for b in names[i + 1 :]
+        if trial.shape(a) == trial.shape(b) and trial.type(a) == trial.type(b)
+    ]
+    for first, second in pairs[:3]:
+        arrays = trial.arrays()
+        arrays[second] = arrays[first]
+        apart = trial.outcome(arrays).gradients
+        together = Trial(trial.cls, trial.example, trial.dtype, twice=(first, second))
+        found = together.outcome(arrays).gradients
+        text = unequal(found, {first: apart[first] + apart[second]})
+        if text:
+            yield f"one variable as {first} and {second}: {text}"
+
+
+def check_types(trial: Trial) -> Iterator[str]:
+    """float16 and float32 agree with float64 within their precision; free inputs may hold whole numbers."""
+    want = trial.outcome().named()
+    for kind, tolerance in ((np.float32, 2e-5), (np.float16, 2e-2)):
+        try:
+            small = Trial(trial.cls, trial.example, kind)
+        except TypeInferenceError:
+            continue
+        for name, found in small.outcome().named().items():
+            expected, scale = want[name], 1.0
+            if found.dtype.kind == "f":
+                with np.errstate(over="ignore"):
+                    expected = expected.astype(found.dtype).astype(np.float64)
+                scale = float(np.abs(expected[np.isfinite(expected)]).max(initial=0.0))
+            text = unequal(
+                {name: found.astype(np.float64)}, {name: expected.astype(np.float64)}, tolerance, tolerance * scale
+            )
+            if text:
+                yield f"{np.dtype(kind).name} is not within {tolerance} of float64: {text}"
+                break
+    whole = [name for name in trial.op.no_gradient if name in trial.samples and trial.samples[name].integer]
+    for name in whole:
+        arrays = trial.arrays()
+        arrays[name] = arrays[name].astype(np.int32)
+        text = unequal({"out": _outputs(trial.outcome(arrays))}, {"out": _outputs(trial.outcome())})
+        if text:
+            yield f"{name} as int32 gives other numbers: {text}"
+
+
+def _outputs(outcome: Outcome) -> Array:
+    """All outputs in one array of float64."""
+    return np.concatenate([array.astype(np.float64).reshape(-1) for array in outcome.outputs])
+
+
+def check_empty(trial: Trial) -> Iterator[str]:
+    """A batch of zero rows works or is refused by an error of the engine."""
+    small = with_rows(trial, 0)
+    try:
+        if small is not None:
+            small.outcome()
+    except ArrayExecError:
+        pass
+    except Exception as error:
+        yield f"a batch of zero rows: {type(error).__name__}: {error}".partition("\n")[0]
+
+
+def with_rows(trial: Trial, rows: int, dtype: Any = None) -> Trial | None:
+    """The example with another number of rows in its first input (and in the inputs that must follow)."""
+    if not trial.signature.inputs or not trial.samples or not trial.shape(trial.signature.inputs[0]):
+        return None
+    first = next(name for name in trial.signature.inputs if name in trial.samples)
+    length = trial.shape(first)[0]
+    stated = {name: tuple(sample.shape) for name, sample in trial.samples.items()}
+    alike = [name for name, shape in stated.items() if shape and shape[0] == length]
+    for names in ([first], alike):
+        shapes = {name: (rows, *stated[name][1:]) for name in names}
+        try:
+            changed = Trial(trial.cls, trial.example, dtype or trial.dtype, shapes)
+            for name in (*changed.signature.arguments, *changed.signature.outputs, *changed.signature.hidden):
+                changed.shape(name)
+            return changed
+        except ArrayExecError:
+            continue
+    return None
+
+
+def batch_inputs(trial: Trial) -> set[str] | None:
+    """Inputs that carry the rows of the first output: those whose first dim follows it. None if nothing follows."""
+    rows = trial.shape(trial.signature.outputs[0])[:1]
+    other = with_rows(trial, trial.shape(trial.signature.inputs[0])[0] + 1) if trial.signature.inputs else None
+    if other is None or not rows:
+        return None
+    return {
+        name
+        for name in trial.signature.inputs
+        if trial.shape(name)[:1] != other.shape(name)[:1] and trial.shape(name)[:1] == rows
+    }
+
+
+def check_rows(trial: Trial) -> Iterator[str]:
+    """``rows``: the batch run in two parts gives the same rows; gradients of other inputs are sums over the parts."""
+    if trial.op.rows is None:
+        return
+    batch = batch_inputs(trial)
+    total = trial.shape(trial.signature.outputs[0])[0]
+    if not batch or total < 2:
+        return
+    arrays, heads = trial.arrays(), trial.heads()
+    for is_train in modes(trial):
+        whole = trial.outcome(arrays, is_train)
+        cuts, parts = ((0, total // 2), (total // 2, total)), []
+        for start, stop in cuts:
+            shapes = {name: (stop - start, *trial.shape(name)[1:]) for name in batch}
+            part = Trial(trial.cls, trial.example, trial.dtype, shapes)
+            piece = {name: array[start:stop] if name in batch else array for name, array in arrays.items()}
+            parts.append(part.outcome(piece, is_train, None, [head[start:stop] for head in heads], first_row=start))
+        joined = {f"output {i}": np.concatenate([part.outputs[i] for part in parts]) for i in range(len(whole.outputs))}
+        for name in trial.differentiable():
+            pieces = [part.gradients[name] for part in parts]
+            joined[f"gradient of {name}"] = np.concatenate(pieces) if name in batch else pieces[0] + pieces[1]
+        want = {name: array for name, array in whole.named().items() if name in joined}
+        text = unequal(joined, want, 1e-10, 1e-12)
+        if text:
+            yield f"rows = '{trial.op.rows}' does not hold ({mode_name(is_train)}): {text}"
+
+
+def check_scratch(trial: Trial) -> Iterator[str]:
+    """The bodies allocate no memory that grows with the batch: it is bound, as outputs, hidden outputs or Temp."""
+    names = (*trial.signature.arguments, *trial.signature.outputs, *trial.signature.hidden)
+    if not trial.samples:
+        return
+    largest = max(int(np.prod(trial.shape(name))) * 4 for name in names)
+    first = next(name for name in trial.signature.inputs if name in trial.samples)
+    factor = -(-LARGE // max(largest, 1))
+    large = with_rows(trial, (trial.shape(first) or (1,))[0] * factor, np.float32)
+    if large is None:
+        return
+    for is_train in modes(trial):
+        run = large.start(is_train=is_train)
+        run.forward()
+        calls = [("forward", large.op.forward, run.bind(large.number, "forward"))]
+        if large.signature.update is not None and is_train:
+            calls.append(("update", large.op.update, run.bind(large.number, "update")))
+        if large.signature.backward is not None:
+            want = frozenset(large.differentiable())
+            calls.append(("backward", large.op.backward, _Bound(large, is_train, want).arguments))
+        for title, body, bound in calls:
+            used = _allocated(body, bound)
+            if used > SCRATCH:
+                yield f"{title} allocates {used >> 10} KiB of its own ({mode_name(is_train)}); bind it as Temp"
+
+
+def _allocated(body: Any, bound: list[Any]) -> int:
+    tracing = tracemalloc.is_tracing()
+    if not tracing:
+        tracemalloc.start()
+    try:
+        with np.errstate(all="ignore"):
+            body(*bound)  # once unmeasured: what is made on first use is not the body's
+            tracemalloc.reset_peak()
+            before = tracemalloc.get_traced_memory()[0]
+            body(*bound)
+            return tracemalloc.get_traced_memory()[1] - before
+    finally:
+        if not tracing:
+            tracemalloc.stop()
+
+
+def check_refused(trial: Trial) -> Iterator[str]:
+    """A wrong rank or dim is refused by inference, naming node and argument; what is accepted runs."""
+    arguments = trial.signature.arguments
+    right = {name: trial.shape(name) for name in arguments}
+    for name, shape in right.items():
+        wrong = [(*shape, 2), *([shape[:-1]] if len(shape) > 1 else [])]
+        wrong += [(*shape[:i], shape[i] + 1, *shape[i + 1 :]) for i in range(len(shape))]
+        for changed in wrong:
+            try:
+                other = Trial(trial.cls, trial.example, trial.dtype, {**right, name: changed})
+            except ShapeError as error:
+                fact = str(error).partition("\n")[0]
+                if "'node'" not in fact or not any(word in fact.replace("'", " ").split() for word in names_of(trial)):
+                    yield f"{name} {changed}: the error names no node and argument: {fact}"
+                continue
+            try:
+                text = unequal(other.outcome(fill=3.0).named(), other.outcome().named())
+            except Exception as error:
+                text = f"{type(error).__name__}: {error}".partition("\n")[0]
+            if text:
+                yield f"inference accepts {name} {changed} beside {right}, but running it fails: {text}"
+
+
+def names_of(trial: Trial) -> tuple[str, ...]:
+    """Names that an error about the node may use."""
+    return (*trial.signature.arguments, *trial.signature.outputs, *trial.signature.hidden)
+
+
+def check_partial(trial: Trial) -> Iterator[str]:
+    """With less known, inference raises nothing and says nothing false."""
+    truth = {f"v_{name}": trial.shape(name) for name in trial.signature.arguments}
+    cases: list[dict[str, Any]] = [{}]
+    for name, shape in truth.items():
+        cases += [{key: value for key, value in truth.items() if key != name}, {name: shape}]
+        for axis in range(len(shape)):
+            hole = (*shape[:axis], UNKNOWN, *shape[axis + 1 :])
+            cases += [{**truth, name: hole}, {name: hole}]
+    for given in cases:
+        found = infer_shapes(trial.graph, given, "partial")
+        for entry, shape in enumerate(found):
+            right = trial.all_shapes[entry]
+            if shape is ANY or not known(right):
+                continue
+            if len(shape) != len(right) or any(a is not UNKNOWN and a != b for a, b in zip(shape, right, strict=True)):
+                name = trial.graph.entry_name(entry)
+                yield f"from {given} inference says that {name} is {shape}, but it is {right}"
