@@ -172,7 +172,8 @@ class GradientBuckets:
             for name, array in self._gradients.items():
                 if name not in self._written:
                     if used is None or name not in used:
-                        array.fill(0)
+                        with context.context_of(array).enter():
+                            array.fill(0)
                     self._mark(name)
             while self._next < len(self.buckets):
                 self._start_next()

@@ -91,9 +91,7 @@ for dtype in ("f4", "f8", "f2"):
         array = numpy.random.default_rng(rank).standard_normal(n).astype(dtype)
         ranks.start_allreduce(array, "gradient bucket 0").wait()
         digests.append(hashlib.sha256(array.tobytes()).hexdigest()[:16])
-        exact = sum(
-            numpy.random.default_rng(r).standard_normal(n).astype(dtype).astype("f8") for r in range(size)
-        )
+        exact = sum(numpy.random.default_rng(r).standard_normal(n).astype(dtype).astype("f8") for r in range(size))
         assert numpy.abs(array - exact).max() <= size * numpy.finfo(dtype).eps * 4 * numpy.abs(exact).max()
 everywhere = ranks.allgather_object(digests)
 assert all(other == digests for other in everywhere), "ranks hold different bits"
