@@ -1,0 +1,225 @@
+"""Metrics against closed forms; sums over ranks; names; refusals."""
+
+from __future__ import annotations
+
+import math
+
+import numpy
+import pytest
+
+from arrayexec.context import copyto
+from arrayexec.errors import AttributeValueError, ShapeError, UnknownNameError
+from arrayexec.train import metric
+from tests.strict_device import strict
+
+
+def batches(count=4, classes=3):
+    """(label, scores) of batches of different sizes."""
+    draw = numpy.random.default_rng(2)
+    for rows in range(3, 3 + count):
+        scores = draw.random((rows, classes), numpy.float32)
+        yield draw.integers(0, classes, rows).astype(numpy.float32), scores / scores.sum(1, keepdims=True)
+
+
+ALL = [
+    ("acc", 3),
+    ("top_k_accuracy", 3),
+    ("f1", 2),
+    ("mcc", 2),
+    ("perplexity", 3),
+    ("ce", 3),
+    ("nll_loss", 3),
+    ("loss", 3),
+]
+MICRO = [(metric.F1, 2), (metric.MCC, 2)]
+
+
+def make(name):
+    if callable(name):
+        return name(average="micro")
+    return metric.create(name, 2) if name == "top_k_accuracy" else metric.create(name)
+
+
+def values(one):
+    return [value for _, value in one.get_name_value()]
+
+
+@pytest.mark.parametrize(("name", "classes"), ALL + MICRO)
+def test_sums_of_ranks_add_up(name, classes):
+    whole, first, second = make(name), make(name), make(name)
+    for i, (label, pred) in enumerate(batches(classes=classes)):
+        whole.update([label], [pred])
+        (first, second)[i % 2].update([label], [pred])
+    merged = make(name)
+    merged.merge([first.state(), second.state()])
+    assert values(merged) == pytest.approx(values(whole), rel=1e-12)
+    assert not math.isnan(values(whole)[0])
+    merged.merge([first.state() + second.state()])  # as an all-reduce gives them
+    assert values(merged) == pytest.approx(values(whole), rel=1e-12)
+    whole.reset()
+    assert math.isnan(values(whole)[0])
+
+
+@pytest.mark.parametrize("name", ["mae", "mse", "rmse", "pearsonr", metric.PearsonCorrelation])
+def test_sums_of_ranks_add_up_for_regressions(name):
+    draw = numpy.random.default_rng(4)
+    whole, first, second = make(name), make(name), make(name)
+    for i in range(4):
+        label, pred = draw.normal(size=(2, i + 3))
+        whole.update([label], [pred])
+        (first, second)[i % 2].update([label], [pred])
+    merged = make(name)
+    merged.merge([first.state(), second.state()])
+    assert values(merged) == pytest.approx(values(whole), rel=1e-12)
+
+
+def test_accuracy_of_scores_classes_and_columns():
+    acc = metric.Accuracy()
+    acc.update([numpy.array([[1], [0], [2]])], [numpy.eye(3)[[1, 0, 1]]])
+    assert acc.get() == ("accuracy", pytest.approx(2 / 3))
+    acc.reset()
+    acc.update([numpy.array([1, 0])], [numpy.array([1, 1])])
+    assert acc.get()[1] == 0.5
+
+
+def test_labels_with_a_column_count_as_without():
+    label, pred = numpy.array([0, 1, 1, 0]), numpy.eye(2)[[0, 1, 0, 1]]
+    for make_one in (metric.F1, metric.MCC):
+        flat, column = make_one(), make_one()
+        flat.update([label], [pred])
+        column.update([label[:, None]], [pred])
+        assert flat.get() == column.get()
+    f1 = metric.F1()
+    f1.update([label[:, None]], [pred])
+    assert f1.get()[1] == pytest.approx(0.5)
+
+
+def test_micro_pearson_is_that_of_all_samples():
+    draw = numpy.random.default_rng(0)
+    one = metric.PearsonCorrelation(average="micro")
+    label, pred = draw.normal(size=(2, 30))
+    for rows in (slice(0, 7), slice(7, 30)):
+        one.update([label[rows]], [pred[rows]])
+    assert one.get()[1] == pytest.approx(numpy.corrcoef(label, pred)[0, 1], rel=1e-9)
+    constant = metric.PearsonCorrelation()
+    constant.update([numpy.ones(3)], [numpy.arange(3.0)])
+    assert math.isnan(constant.get()[1])
+
+
+def test_perplexity_ignores_a_label_that_is_no_class():
+    one = metric.Perplexity(ignore_label=-1)
+    pred = numpy.array([[0.5, 0.5], [0.25, 0.75], [0.1, 0.9]])
+    one.update([numpy.array([0, -1, 1])], [pred])
+    assert one.get()[1] == pytest.approx(math.exp(-(math.log(0.5) + math.log(0.9)) / 2))
+
+
+def test_perplexity_along_another_axis():
+    pred = numpy.random.default_rng(0).random((2, 5, 4))
+    label = numpy.random.default_rng(1).integers(0, 5, (2, 4))
+    one = metric.Perplexity(axis=1)
+    one.update([label], [pred])
+    picked = numpy.take_along_axis(pred, label[:, None], 1)
+    assert one.get()[1] == pytest.approx(math.exp(-numpy.log(picked).mean()))
+
+
+def test_cross_entropy_of_sequences():
+    pred = numpy.random.default_rng(0).random((2, 4, 5))
+    label = numpy.random.default_rng(1).integers(0, 5, (2, 4))
+    one = metric.CrossEntropy()
+    one.update(label, pred)
+    assert one.get()[1] == pytest.approx(-numpy.log(numpy.take_along_axis(pred, label[..., None], 2)).mean())
+
+
+def test_composite():
+    both = metric.create(["acc", metric.create("ce")])
+    for label, pred in batches():
+        both.update([label], [pred])
+    names, numbers = both.get()
+    assert names == ["accuracy", "cross-entropy"]
+    assert numbers == both.evaluate(both.state())
+    assert isinstance(both.get_metric(1), metric.CrossEntropy)
+    twice = metric.CompositeEvalMetric()
+    assert twice.get() == ([], [])
+    twice.add("acc")
+    twice.add("ce")
+    twice.merge([both.state(), both.state()])
+    assert twice.get()[1] == pytest.approx(numbers)
+    both.reset()
+    assert all(math.isnan(value) for value in both.get()[1])
+    with pytest.raises(AttributeValueError, match="has 2 metrics, so there is no number 2"):
+        both.get_metric(2)
+
+
+def test_functions():
+    def wrong(label, pred):
+        return float((label != pred.argmax(1)).mean())
+
+    one = metric.create(wrong)
+    assert one.name == "wrong"
+    one.update([numpy.array([0, 1])], [numpy.array([[0.9, 0.1], [0.8, 0.2]])])
+    assert one.get() == ("wrong", 0.5)
+    pair = metric.np(lambda label, pred: (float(pred.sum()), pred.size), allow_extra_outputs=True)
+    assert pair.name == "custom(<lambda>)"
+    pair.update([numpy.zeros(4)], [numpy.arange(4.0), numpy.ones(9)])
+    assert pair.get()[1] == 1.5
+    with pytest.raises(ShapeError, match="1 labels and 2 predictions"):
+        one.update([numpy.zeros(4)], [numpy.arange(4.0), numpy.ones(9)])
+
+
+def test_arrays_by_name():
+    one = metric.create("acc", output_names=["softmax_output"], label_names=["y"])
+    scores = numpy.eye(3)
+    arrays = {"softmax_output": scores, "aux_output": numpy.zeros(3)}
+    one.update_dict({"x": numpy.zeros(3), "y": numpy.arange(3)}, arrays)
+    assert one.get()[1] == 1.0
+    with pytest.raises(UnknownNameError, match="there must be a label 'y'"):
+        one.update_dict({"yy": numpy.arange(3)}, arrays)
+    both = metric.CompositeEvalMetric([one, metric.Loss(output_names=["aux_output"])])
+    both.update_dict({"y": numpy.arange(3)}, arrays)
+    assert both.get()[1] == [1.0, 0.0]
+
+
+def test_configuration_makes_the_same_metric():
+    one = metric.TopKAccuracy(3, name="mine")
+    config = one.get_config()
+    again = metric.create(config.pop("metric"), **config)
+    assert (again.name, again.top_k) == (one.name, 3)
+    assert str(metric.Accuracy()) == "Accuracy: {'accuracy': nan}"
+    assert metric.create(one) is one
+
+
+def test_device_arrays():
+    context = strict(0)
+    label, pred = next(batches())
+    device_label, device_pred = (context.empty(a.shape, a.dtype, "output") for a in (label, pred))
+    copyto(device_label, label)
+    copyto(device_pred, pred)
+    for name in ("acc", "ce", "perplexity", "loss"):
+        host, device = metric.create(name), metric.create(name)
+        host.update([label], [pred])
+        device.update([device_label], [device_pred])
+        assert host.get() == device.get()
+
+
+@pytest.mark.parametrize("name", ["acc", "ce", "perplexity", "mse", "top_k_accuracy", "f1", "pearsonr"])
+def test_sizes_that_do_not_fit(name):
+    with pytest.raises(ShapeError, match="must belong to the same samples"):
+        make(name).update([numpy.zeros(5)], [numpy.ones((4, 2))])
+
+
+@pytest.mark.parametrize(
+    ("do", "text"),
+    [
+        (lambda: metric.create("accurracy"), "there is none called 'accurracy'; did you mean 'accuracy'"),
+        (lambda: metric.TopKAccuracy(1), "at least 2"),
+        (lambda: metric.F1(average="mean"), "'macro' or 'micro'"),
+        (lambda: metric.PearsonCorrelation(average="mean"), "'macro' or 'micro'"),
+        (lambda: metric.F1().update([numpy.array([0, 2])], [numpy.eye(2)]), "labels must be 0 or 1, but one is 2"),
+        (lambda: metric.CrossEntropy().update([numpy.array([0, 5])], [numpy.eye(2)]), r"in 0\.\.1, but one is 5"),
+        (lambda: metric.Perplexity().update([numpy.array([0, -1])], [numpy.eye(2)]), "but one is -1"),
+        (lambda: metric.EvalMetric("x").update([], []), r"must define update\(\)"),
+    ],
+)
+def test_refusals(do, text):
+    with pytest.raises(AttributeValueError, match=text):
+        do()
