@@ -1,0 +1,56 @@
+"""Sliding windows over the spatial axes of a batch: what convolution and pooling share.
+
+Layouts: ``NCW``, ``NCHW``, ``NCDHW`` (channels first, the default) and ``NWC``, ``NHWC``, ``NDHWC`` (channels last).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from ..dims import UNKNOWN
+from ..errors import AttributeValueError
+
+Layout = Literal["NCW", "NCHW", "NCDHW", "NWC", "NHWC", "NDHWC"]
+
+
+def per_axis(operator: str, name: str, given: Sequence[int], axes: int, default: int) -> tuple[int, ...]:
+    """One whole number >= ``default`` a spatial axis; ``default`` for all of them where none is given."""
+    if given and len(given) != axes:
+        raise AttributeValueError(
+            f"{operator}: attribute '{name}' must hold {axes} numbers, one a spatial axis like 'kernel', "
+            f"but it is {tuple(given)}"
+        )
+    if any(item < default for item in given):
+        raise AttributeValueError(
+            f"{operator}: attribute '{name}' must be at least {default} on every axis, but it is {tuple(given)}"
+        )
+    return tuple(given) or (default,) * axes
+
+
+def check_layout(operator: str, layout: str | None, axes: int) -> None:
+    """Refuse a layout that names another number of spatial axes than the kernel has."""
+    if layout is not None and len(layout) != axes + 2:
+        raise AttributeValueError(
+            f"{operator}: layout {layout} speaks of {len(layout) - 2} spatial axes, but 'kernel' has {axes}"
+        )
+
+
+def split(shape: Any, last: bool) -> tuple[Any, Any, Any]:
+    """Batch, channels and spatial dims of a shape whose rank is known."""
+    return (shape[0], shape[-1], shape[1:-1]) if last else (shape[0], shape[1], shape[2:])
+
+
+def join(batch: Any, channels: Any, spatial: Sequence[Any], last: bool) -> tuple[Any, ...]:
+    """The inverse of :func:`split`."""
+    return (batch, *spatial, channels) if last else (batch, channels, *spatial)
+
+
+def channels_first(array: Any, last: bool) -> Any:
+    """View of ``array`` (N, …, C) as (N, C, …)."""
+    return array.transpose(0, array.ndim - 1, *range(1, array.ndim - 1)) if last else array
+
+
+def is_known(dim: Any) -> bool:
+    """True for a dim that inference knows."""
+    return dim is not UNKNOWN
