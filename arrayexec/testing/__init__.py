@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from .check import check_op
 from .naive import NaiveRun
+from .planned import run_planned
 
-__all__ = ["NaiveRun", "check_op"]
+__all__ = ["NaiveRun", "check_op", "run_planned"]

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import ArrayExecError, OperatorContractError
 from ..registry import Op, get_op
-from . import bodies
+from . import bodies, planned
 from .naive import gradient_inputs
 from .trial import Trial
 
@@ -25,6 +25,8 @@ CHECKS = (
     bodies.check_types,
     bodies.check_empty,
     bodies.check_scratch,
+    planned.check_planned,
+    planned.check_json,
 )
 
 

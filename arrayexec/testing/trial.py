@@ -78,7 +78,8 @@ class Trial:
             nodes[twice[1]] = nodes[twice[0]]
         entries: list[Entry] = [(node, 0) for node in nodes.values()]
         self.node = Node(self.op, "node", texts, entries)
-        self.graph = Graph([(self.node, i) for i in range(len(self.signature.outputs))])
+        self.graph_heads: list[Entry] = [(self.node, i) for i in range(len(self.signature.outputs))]
+        self.graph = Graph(self.graph_heads)
         self.samples = self._samples(example, attributes)
         given = {f"v_{name}": tuple(sample.shape) for name, sample in self.samples.items()}
         given |= {f"v_{name}": shape for name, shape in (shapes or {}).items()}

@@ -12,6 +12,7 @@ import numpy as np
 
 from arrayexec import files
 from arrayexec.registry import find_op
+from arrayexec.symbol import Symbol, load_json
 
 DATA = Path(__file__).parent / "mxnet"
 Case = dict[str, Any]
@@ -59,32 +60,9 @@ def symbol_text(case: Case) -> str:
     return (DATA / case["symbol"]).read_text()
 
 
-def load_symbol(case: Case) -> Any:
-    """The case's graph."""
-    try:
-        from arrayexec.symbol import load_json
-    except ImportError:
-        return _load(symbol_text(case))
+def load_symbol(case: Case) -> Symbol:
+    """The case's symbol."""
     return load_json(symbol_text(case))
-
-
-def _load(text: str) -> Any:
-    from arrayexec.registry import get_op, make_op
-    from arrayexec.symbol.graph import Node
-
-    tree = json.loads(text)
-    nodes: list[Node] = []
-    for item in tree["nodes"]:
-        given = item.get("attrs", {})
-        entries = [(nodes[e[0]], e[1]) for e in item["inputs"]]
-        op = None
-        if item["op"] != "null":
-            known = get_op(item["op"]).form.attributes
-            op = make_op(
-                item["op"], {key: value for key, value in given.items() if key in known or key == "num_args"}
-            )
-        nodes.append(Node(op, item["name"], given, entries))
-    return [(nodes[e[0]], e[1]) for e in tree["heads"]]
 
 
 def operators(case: Case) -> set[str]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from arrayexec import errors
-from arrayexec.testing import NaiveRun
+from arrayexec.testing import NaiveRun, run_planned
+from arrayexec.testing.trial import Outcome
 from tests.conformance import golden
 
 # What an MLP, LeNet, ResNet v1, an autoencoder, matrix factorisation and unrolled LSTM/GRU need: always there.
@@ -40,55 +42,64 @@ WAITING = [case for case in CASES if golden.missing(case)]
 READY = [case for case in CASES if case not in WAITING]
 
 
-def plain(case: golden.Case, is_train: bool) -> NaiveRun:
-    args, aux = golden.inputs(case)
-    return NaiveRun(golden.load_symbol(case), args, aux, is_train)
+Run = Callable[..., Outcome]
 
 
-def check(case: golden.Case, run: Any) -> None:
-    """Forward and backward of one bound graph against what was recorded; arguments stay as they are."""
-    before = {name: array.copy() for name, array in run.args.items()}
-    for got, key, name in zip(run.forward(), case["outputs"], case["output_names"], strict=True):
-        golden.assert_close(case, name, got, golden.array(case, key))
+def plain(symbol: Any, args: Any, aux: Any, is_train: bool, heads: Any, wants: Any, gradients: Any) -> Outcome:
+    """Forward and, if something is wanted, backward through the naive interpreter."""
+    run = NaiveRun(symbol, args, aux, is_train)
+    return Outcome(run.forward(), [], run.backward(heads, wants, gradients), run.aux)
+
+
+def check(case: golden.Case, run: Run) -> None:
+    """Forward and backward against what was recorded; arguments stay as they are."""
+    (args, aux), heads = golden.inputs(case), case["out_grads"]
+    before = {name: array.copy() for name, array in args.items()}
+    heads = heads and [golden.array(case, key) for key in heads]
+    wants = case["grad_req"] if case["backward"] else {}
+    gradients = golden.arrays(case, "grad_init")
+    found = run(golden.load_symbol(case), args, aux, case["is_train"], heads, wants, gradients)
+    check_outputs(case, found, "outputs")
     if case["backward"]:
-        heads = case["out_grads"] and [golden.array(case, key) for key in case["out_grads"]]
-        given = golden.arrays(case, "grad_init")
-        gradients = run.backward(heads, case["grad_req"], given)
         for name, want in golden.arrays(case, "arg_grads").items():
-            golden.assert_close(case, f"gradient of {name}", gradients[name], want)
+            golden.assert_close(case, f"gradient of {name}", found.gradients[name], want)
         for name in case["grads_untouched"]:
-            assert not gradients[name].any(), f"gradient of {name} is no zero"
+            assert not found.gradients[name].any(), f"gradient of {name} is no zero"
     for name, want in golden.arrays(case, "aux_after_backward").items():
-        golden.assert_close(case, f"{name} afterwards", run.aux[name], want)
+        golden.assert_close(case, f"{name} afterwards", found.aux[name], want)
     for name, array in before.items():
-        np.testing.assert_array_equal(run.args[name], array, err_msg=f"{name} was written")
+        np.testing.assert_array_equal(args[name], array, err_msg=f"{name} was written")
+    if "eval_outputs" in case:
+        found = run(golden.load_symbol(case), args, aux, False, None, {}, {})
+        check_outputs(case, found, "eval_outputs")
 
 
+def check_outputs(case: golden.Case, found: Outcome, field: str) -> None:
+    for got, key, name in zip(found.outputs, case[field], case["output_names"], strict=True):
+        golden.assert_close(case, f"{name} in {field}", got, golden.array(case, key))
+
+
+@pytest.mark.parametrize("run", [plain, run_planned])
 @pytest.mark.parametrize("case", READY, ids=lambda case: case["name"])
-def test_naive(case: golden.Case) -> None:
+def test_recorded(case: golden.Case, run: Run) -> None:
     if case["name"] in DIFFERENT:
         with pytest.raises(AssertionError):
-            check(case, plain(case, case["is_train"]))
-        return
-    check(case, plain(case, case["is_train"]))
-    if "eval_outputs" in case:
-        outputs = plain(case, False).forward()
-        for got, key, name in zip(outputs, case["eval_outputs"], case["output_names"], strict=True):
-            golden.assert_close(case, f"{name} in evaluation", got, golden.array(case, key))
+            check(case, run)
+    else:
+        check(case, run)
 
 
 @pytest.mark.parametrize("case", golden.cases("bind_error"), ids=lambda case: case["name"])
-def test_refused(case: golden.Case) -> None:
+@pytest.mark.parametrize("run", [plain, run_planned])
+def test_refused(case: golden.Case, run: Run) -> None:
     args, aux = golden.inputs(case)
     expected = {
-        "bind_missing_arg": errors.UnknownNameError,
+        "bind_missing_arg": errors.BindError,
         "bind_wrong_shape": errors.ShapeError,
         "bind_nonscalar_head_no_outgrad": errors.BindError,
     }
     with pytest.raises(expected[case["name"]]):
-        run = NaiveRun(golden.load_symbol(case), args, aux)
-        run.forward()
-        run.backward(None, case["grad_req"])
+        run(golden.load_symbol(case), args, aux, True, None, case["grad_req"], {})
 
 
 def test_required_operators_are_there() -> None:
