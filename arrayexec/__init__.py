@@ -11,13 +11,14 @@ from typing import Any
 __version__ = "0.1.0"
 
 _MODULES = {
-    "attribute": "symbol.attribute", "callback": "module.callback", "comm": "comm", "context": "context", "errors": "errors",
-    "executor_manager": "parallel.executor_manager", "init": "train.initializer", "initializer": "train.initializer",
-    "io": "train.io", "kv": "module.kvstore", "kvstore": "module.kvstore", "lr_scheduler": "train.lr_scheduler",
-    "metric": "train.metric", "mod": "module", "model": "module.model", "module": "module", "mon": "train.monitor",
-    "monitor": "train.monitor", "name": "symbol.naming", "nd": "files", "operator": "operator", "ops": "ops",
-    "optimizer": "train.optimizer", "parallel": "parallel", "plan": "plan", "random": "train.random", "rnn": "train.rnn",
-    "sym": "symbol", "symbol": "symbol", "testing": "testing", "train": "train",
+    "attribute": "symbol.attribute", "callback": "module.callback", "comm": "comm", "context": "context",
+    "errors": "errors", "executor_manager": "parallel.executor_manager", "init": "train.initializer",
+    "initializer": "train.initializer", "io": "train.io", "kv": "module.kvstore", "kvstore": "module.kvstore",
+    "lr_scheduler": "train.lr_scheduler", "metric": "train.metric", "mod": "module", "model": "module.model",
+    "module": "module", "mon": "train.monitor", "monitor": "train.monitor", "name": "symbol.naming",
+    "nd": "files", "operator": "operator", "ops": "ops", "optimizer": "train.optimizer",
+    "parallel": "parallel", "plan": "plan", "random": "train.random", "rnn": "train.rnn", "sym": "symbol",
+    "symbol": "symbol", "testing": "testing", "train": "train",
 }  # fmt: skip
 """Public modules: name here -> module of the package."""
 
@@ -53,7 +54,9 @@ def __getattr__(name: str) -> Any:
         module = importlib.import_module(full)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{full}.".startswith(f"{error.name}."):
-            raise AttributeError(f"'{__name__}.{name}' is not part of this installation: no module {error.name}") from None
+            raise AttributeError(
+                f"'{__name__}.{name}' is not part of this installation: no module {error.name}"
+            ) from None
         raise
     found = module if attribute is None else getattr(module, attribute)
     globals()[name] = found

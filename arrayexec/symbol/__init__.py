@@ -1,4 +1,4 @@
-"""Symbols: graphs, their algebra, inference, JSON and pictures. Every operator is a function here: ``sym.FullyConnected``."""
+"""Symbols: graphs, their algebra, inference, JSON and pictures. Every operator is a function here."""
 
 from __future__ import annotations
 

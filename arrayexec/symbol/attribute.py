@@ -26,7 +26,7 @@ def is_hidden(key: str) -> bool:
 
 
 def deprecated_suffix(key: str) -> str | None:
-    """``lr_mult`` for a key like ``weight_lr_mult``, which once set an attribute of another node; None for any other."""
+    """``lr_mult`` for a key like ``weight_lr_mult``, which once meant another node; None for any other."""
     return next((k for k in HIDDEN_KEYS if key.endswith("_" + k) and not key.startswith("_")), None)
 
 
@@ -43,7 +43,9 @@ def texts_only(attributes: Mapping[str, Any], who: str) -> dict[str, str]:
     """``attributes`` under their stored keys; ArgumentError names ``who`` if a value is not a text."""
     for key, value in attributes.items():
         if not isinstance(value, str):
-            raise ArgumentError(f"{who}: attribute '{key}' must be a text, but it is {value!r}; write {key}={str(value)!r}")
+            raise ArgumentError(
+                f"{who}: attribute '{key}' must be a text, but it is {value!r}; write {key}={str(value)!r}"
+            )
     return {stored_key(key): value for key, value in attributes.items()}
 
 

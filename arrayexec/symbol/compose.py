@@ -11,7 +11,7 @@ import numpy as np
 
 from ..attribute_text import to_text
 from ..errors import AttributeValueError, CompositionError, near_miss
-from ..registry import Form, Op, get_op, make_op
+from ..registry import Op, get_op, make_op
 from . import naming
 from .attribute import HIDDEN_KEYS, deprecated_suffix, is_hidden, scoped, stored_key, texts_only
 from .graph import Entry, Node, post_order
@@ -49,15 +49,17 @@ def _text(value: Any) -> str:
     return to_text(tuple(value.tolist()) if isinstance(value, np.ndarray) else value)
 
 
-def _split(form: Form, given: Mapping[str, Any], where: str, names: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]:
+def _split(cls: type[Op], given: Mapping[str, Any], where: str) -> tuple[dict[str, Any], dict[str, str]]:
     """Values of the operator's attributes, and the hidden texts beside them."""
-    values: dict[str, Any] = {}
+    form, values = cls.form, dict[str, Any]()
     hidden: dict[str, str] = {}
     for key, value in given.items():
         if key in form.attributes:
             values[key] = value
         elif key in HIDDEN_KEYS or is_hidden(key):
             hidden[stored_key(key)] = _text(value)
+        elif cls.rest:
+            values[key] = value
         else:
             suffix = deprecated_suffix(key)
             if suffix is not None:
@@ -66,8 +68,9 @@ def _split(form: Form, given: Mapping[str, Any], where: str, names: Sequence[str
                     f"{form.name}{where}: '{key}' would belong to the input '{argument}'; "
                     f"make that one yourself: {argument}=Variable('…_{argument}', {suffix}={value})"
                 )
+            inputs = [name for name in form.forward.parameters if name not in form.forward.many]
             raise AttributeValueError(
-                f"{form.name}{where} has no attribute or input '{key}'{near_miss(key, [*form.attributes, *names])}"
+                f"{form.name}{where} has no attribute or input '{key}'{near_miss(key, [*form.attributes, *inputs])}"
             )
     return values, hidden
 
@@ -78,7 +81,8 @@ def make_node(
 ) -> Node:  # fmt: skip
     """One application of ``op_name``: ``inputs`` by position, ``named`` by argument, the rest become variables.
 
-    ``given`` are attribute values, ``attr`` texts for the node and its new variables, ``hint`` what a missing name counts.
+    ``given`` are attribute values, ``attr`` texts for the node and its new variables; ``hint`` is what a missing name
+    counts.
     Raises UnknownOperatorError, AttributeValueError, CompositionError.
     """
     cls = get_op(op_name)
@@ -89,8 +93,7 @@ def make_node(
     around = scoped()
     if attr:
         around = {**around, **texts_only(attr, f"{form.name}{where}")}
-    possible = [p for p in form.forward.parameters if p not in form.forward.many]
-    values, hidden = _split(form, {**around, **given} if around else given, where, possible)
+    values, hidden = _split(cls, {**around, **given} if around else given, where)
     if form.variadic is not None and "num_args" in form.attributes and "num_args" not in values:
         values["num_args"] = len(inputs) + len(named)
         if not inputs and not named:
@@ -108,7 +111,8 @@ def _inputs(node: Node, inputs: Sequence[Entry], named: Mapping[str, Entry]) -> 
     arguments = node.signature.arguments  # type: ignore[union-attr]
     if len(inputs) > len(arguments):
         raise CompositionError(
-            f"{node.where} was given {len(inputs)} inputs, but it takes {len(arguments)}: {', '.join(arguments) or 'none'}"
+            f"{node.where} was given {len(inputs)} inputs, but it takes {len(arguments)}: "
+            f"{', '.join(arguments) or 'none'}"
         )
     filled = list(inputs)
     taken = 0

@@ -14,10 +14,10 @@ Entry = tuple["Node", int]
 class Node:
     """A variable (``op`` is None) or one application of an operator.
 
-    ``attributes`` holds texts exactly as given: operator attributes under their names, user and hidden ones beside them.
+    ``attributes`` holds texts exactly as given: operator attributes, and user and hidden ones beside them.
     ``inputs`` are the operator's inputs, then its auxiliary states. ``source`` is the user's (file, line).
-    ``versions`` are the third numbers of the inputs in a file that was read (None: 1 for auxiliary states, else 0); they
-    mean nothing and are kept so that a file is written as it was read.
+    ``versions`` are the third numbers of the inputs in a file that was read (None: 1 for auxiliary states, else 0);
+    they mean nothing and are kept so that a file is written as it was read.
     """
 
     __slots__ = ("attributes", "inputs", "name", "op", "signature", "source", "versions")
@@ -57,7 +57,7 @@ class Node:
 
 
 def post_order(heads: Iterable[Entry]) -> list[Node]:
-    """All nodes that ``heads`` need, inputs before users, left to right, each once; raises CompositionError on a cycle."""
+    """All nodes that ``heads`` need, inputs before users, left to right, each once. CompositionError on a cycle."""
     order: list[Node] = []
     state: dict[int, bool] = {}  # node id: False while its inputs are visited, True when it stands in the order
     for head, _ in heads:
@@ -87,7 +87,8 @@ def post_order(heads: Iterable[Entry]) -> list[Node]:
 class Graph:
     """Nodes in order with numbered entries; variables of one name are one argument (their gradients sum).
 
-    ``entries[i]`` is where node i's first value stands; hidden outputs have entries of their own, behind the visible ones.
+    ``first[i]`` is where node i's first value stands; hidden outputs have entries of their own, behind the visible
+    ones.
     Raises CompositionError for two variables of one name that disagree in shape, type or initialiser.
     """
 

@@ -15,7 +15,14 @@ import numpy as np
 
 from ..attribute_text import read_dtype, read_shape
 from ..dims import ANY, UNKNOWN, Deferred, Shape, from_user
-from ..errors import ArrayExecError, OperatorDefinitionError, ShapeError, TypeInferenceError, format_shape, message
+from ..errors import (
+    ArrayExecError,
+    OperatorDefinitionError,
+    ShapeError,
+    TypeInferenceError,
+    format_shape,
+    message,
+)
 from ..registry import Op
 from .graph import Graph, Node
 
@@ -54,7 +61,9 @@ class Frame:
         try:
             return self._map[name]
         except KeyError:
-            raise OperatorDefinitionError(f"a rule of inference speaks of '{name}'; there are: {', '.join(self._map)}") from None
+            raise OperatorDefinitionError(
+                f"a rule of inference speaks of '{name}'; there are: {', '.join(self._map)}"
+            ) from None
 
     def __getattr__(self, name: str) -> Any:
         slot = self._slot(name)
@@ -176,7 +185,7 @@ class _Table(abc.ABC, Generic[_Value]):
                 queued[number] = 1
                 queue.append(number)
 
-    # --- words -------------------------------------------------------------------------------------------------
+    # --- words -----------------------------------------------------------------------------------
 
     def show(self, value: Any) -> str:
         return str(value)
@@ -202,7 +211,12 @@ class _Table(abc.ABC, Generic[_Value]):
         signature = self.graph.nodes[number].signature
         names = signature.arguments if signature else ()
         return [
-            (name, f"= {self.graph.entry_name(entry)}", self.show(self.values[entry]), f"fixed by {self.who(entry)}")
+            (
+                name,
+                f"= {self.graph.entry_name(entry)}",
+                self.show(self.values[entry]),
+                f"fixed by {self.who(entry)}",
+            )
             for name, entry in zip(names, self.graph.inputs[number], strict=True)
         ]
 
@@ -262,7 +276,11 @@ class _Shapes(_Table[Shape]):
     def difference(self, wanted: Any, stands: Any) -> str:
         if len(wanted) != len(stands):
             return f" ({len(stands)} dims instead of {len(wanted)})"
-        axes = [i for i, (a, b) in enumerate(zip(wanted, stands, strict=True)) if a is not UNKNOWN and b is not UNKNOWN and a != b]
+        axes = [
+            i
+            for i, (a, b) in enumerate(zip(wanted, stands, strict=True))
+            if a is not UNKNOWN and b is not UNKNOWN and a != b
+        ]
         return f" (differs in dim {', '.join(map(str, axes))})"
 
 
@@ -303,7 +321,7 @@ class _Types(_Table[Any]):
                 self.unify(entry, kind)
 
     def complete(self) -> None:
-        """What no rule says: free inputs (labels, indices) and hidden outputs take the type of the node's first output."""
+        """What no rule says: free inputs (labels, indices) and hidden outputs take the type of the first output."""
         for number, node in enumerate(self.graph.nodes):
             if node.op is None or node.signature is None:
                 continue
@@ -315,7 +333,9 @@ class _Types(_Table[Any]):
         self.run()
 
 
-def _seed_variables(table: _Table[Any], given: Mapping[str, Any], words: Callable[[str, Any], str], key: str, read: Any) -> None:
+def _seed_variables(
+    table: _Table[Any], given: Mapping[str, Any], words: Callable[[str, Any], str], key: str, read: Any
+) -> None:
     for number, node in enumerate(table.graph.nodes):
         if node.op is not None:
             continue

@@ -6,10 +6,10 @@ import dataclasses
 import json
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from ..errors import AttributeValueError, FileFormatError, UnknownOperatorError, near_miss
-from ..registry import Op, all_names, find_op, make_op, signature_of
+from ..registry import Op, all_names, find_op, get_op, make_op, signature_of
 from .attribute import HIDDEN_KEYS, deprecated_suffix, is_hidden, stored_key
 from .graph import Entry, Node, post_order
 
@@ -18,13 +18,14 @@ MAX_PORTS = 100_000
 """Inputs or outputs of one node beyond which a file is taken for damaged."""
 
 HINTS = frozenset({
-    "workspace", "cudnn_tune", "cudnn_off", "cudnn_algo_verbose", "cudnn_algo_fwd", "cudnn_algo_bwd_data", "cudnn_algo_bwd_filter",
-    "cudnn_tensor_core", "cudnn_algo_fwd_prec", "cudnn_algo_bwd_prec", "min_calib_range", "max_calib_range", "lazy_update",
+    "workspace", "cudnn_tune", "cudnn_off", "cudnn_algo_verbose", "cudnn_algo_fwd", "cudnn_algo_bwd_data",
+    "cudnn_algo_bwd_filter", "cudnn_tensor_core", "cudnn_algo_fwd_prec", "cudnn_algo_bwd_prec", "min_calib_range",
+    "max_calib_range", "lazy_update",
 })  # fmt: skip
 """Attributes of other versions that change no number: left out with a warning where an operator does not know them."""
 
 
-# --- writing ---------------------------------------------------------------------------------------------------------
+# --- writing ------------------------------------------------------------------------------------
 
 
 def _quoted(text: str) -> str:
@@ -84,7 +85,7 @@ def dumps(heads: Sequence[Entry]) -> str:
     )
 
 
-# --- reading ---------------------------------------------------------------------------------------------------------
+# --- reading ------------------------------------------------------------------------------------
 
 
 class _Reader:
@@ -114,7 +115,8 @@ class _Reader:
             raise self.damaged(f"'mxnet_version' must be ['int', number], but it is {version!r}")
         if version[1] > WRITTEN_VERSION:
             warnings.warn(
-                f"{self.source} was written by MXNet {version[1]}, later than {WRITTEN_VERSION}: what it added is not read",
+                f"{self.source} was written by MXNet {version[1]}, "
+                f"later than {WRITTEN_VERSION}; what that added is not read",
                 stacklevel=6,
             )
         return int(version[1])
@@ -123,7 +125,11 @@ class _Reader:
         """One error for all operators that nobody knows, with the nodes that use them."""
         unknown: dict[str, list[str]] = {}
         for position, node in enumerate(self.document["nodes"]):
-            if not isinstance(node, dict) or not isinstance(node.get("op"), str) or not isinstance(node.get("name"), str):
+            if (
+                not isinstance(node, dict)
+                or not isinstance(node.get("op"), str)
+                or not isinstance(node.get("name"), str)
+            ):
                 raise self.damaged(f"node {position} must be an object with texts 'op' and 'name'")
             if node["op"] != "null" and node["op"] not in unknown and find_op(node["op"]) is None:
                 unknown[node["op"]] = []
@@ -132,7 +138,9 @@ class _Reader:
         if unknown:
             lines = []
             for op, names in unknown.items():
-                listed = ", ".join(f"'{name}'" for name in names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+                listed = ", ".join(f"'{name}'" for name in names[:4]) + (
+                    f" and {len(names) - 4} more" if len(names) > 4 else ""
+                )
                 close = near_miss(op, all_names())
                 lines.append(f"{op} (node {listed}{close if 'did you mean' in close else ''})")
             raise UnknownOperatorError(f"{self.source} uses operators that are not registered: " + "; ".join(lines))
@@ -157,7 +165,9 @@ class _Reader:
             if not (isinstance(edge, list) and len(edge) in (2, 3) and all(type(item) is int for item in edge)):
                 raise self.damaged(f"the {key} of {who} must be [node, output, version], but one is {str(edge)[:60]}")
             if not 0 <= edge[0] < limit:
-                raise self.damaged(f"the {key} of {who} name node {edge[0]}, but only nodes 0 to {limit - 1} stand before it")
+                raise self.damaged(
+                    f"the {key} of {who} name node {edge[0]}, but only nodes 0 to {limit - 1} stand before it"
+                )
             node = self.nodes[edge[0]]
             count = len(node.signature.outputs) if node.signature else 1
             if not 0 <= edge[1] < count:
@@ -186,7 +196,8 @@ class _Reader:
             wanted = signature_of(op).arguments
         if len(edges) != len(wanted):
             raise self.damaged(
-                f"{op.form.name} '{name}' has {len(edges)} inputs, but it needs {len(wanted)}: {', '.join(wanted[:8]) or 'none'}"
+                f"{op.form.name} '{name}' has {len(edges)} inputs, but it needs {len(wanted)}: "
+                f"{', '.join(wanted[:8]) or 'none'}"
             )
         for argument, key, text in moved:
             target = next((entry[0] for at, (entry, _) in zip(wanted, edges, strict=True) if at == argument), None)
@@ -205,12 +216,13 @@ class _Reader:
 
     def split(self, op: str, name: str, texts: dict[str, str]) -> tuple[dict[str, str], list[tuple[str, str, str]]]:
         """Attributes as a node keeps them, and those meant for an input's variable: (argument, key, text)."""
-        known = find_op(op).form.attributes  # type: ignore[union-attr]
+        cls = get_op(op)
+        known = cls.form.attributes
         kept: dict[str, str] = {}
         moved = []
         for key, text in texts.items():
             suffix = deprecated_suffix(key)
-            if key in HIDDEN_KEYS or key in known or is_hidden(key):
+            if key in HIDDEN_KEYS or key in known or is_hidden(key) or cls.rest:
                 kept[stored_key(key)] = text
             elif suffix is not None:
                 moved.append((key[: -len(suffix) - 1], suffix, text))
@@ -218,7 +230,8 @@ class _Reader:
                 warnings.warn(f"{op} '{name}' in {self.source}: the hint {key}={text} is left out", stacklevel=7)
             else:
                 raise AttributeValueError(
-                    f"{op} '{name}' in {self.source} (MXNet {self.version}) has no attribute '{key}'{near_miss(key, known)}"
+                    f"{op} '{name}' in {self.source} (MXNet {self.version}) has no attribute '{key}'"
+                    f"{near_miss(key, known)}"
                 )
         if op in ("argmax", "argmin") and self.version < 905 and kept.get("axis") == "-1":
             del kept["axis"]  # what -1 meant then: all axes
@@ -239,7 +252,7 @@ class _Reader:
                 attributes = {stored_key(key): text for key, text in texts.items()}
                 edges = [*edges, ((Node(None, f"{name}_{argument}", attributes), 0), 0)]
         elif "no_bias" in op.form.attributes and wanted[len(edges) :] == ("bias",):
-            op = dataclasses.replace(op, no_bias=True)  # type: ignore[call-arg]
+            op = dataclasses.replace(cast(Any, op), no_bias=True)
         return op, edges
 
 

@@ -1,4 +1,4 @@
-"""Names of nodes: counters for those without a name, and prefixes, each in force inside a ``with`` block of its thread."""
+"""Names of nodes: counters for those without a name, and prefixes, in force inside ``with`` blocks of a thread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class _Scopes(threading.local):
 
 
 class NameManager:
-    """Numbers nodes that were given no name: ``fullyconnected0``, ``fullyconnected1``; counters start at 0 in each manager."""
+    """Numbers nodes that were given no name: ``fullyconnected0``, ``fullyconnected1``, … from 0 in each manager."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}

@@ -14,7 +14,7 @@ from .symbol import Symbol, output
 
 
 def apply(op_name: str, positional: tuple[Any, ...], keywords: Mapping[str, Any]) -> Symbol:
-    """Outputs of operator ``op_name``: symbols are its inputs, the rest its attributes; ``name`` and ``attr`` as everywhere.
+    """Outputs of operator ``op_name``: symbols are its inputs, the rest its attributes, ``name`` and ``attr``.
 
     Attributes may follow the symbols by position, in the order of the operator's fields.
     Raises UnknownOperatorError, AttributeValueError, CompositionError.
@@ -52,7 +52,9 @@ def _single(op_name: str, where: str | int, value: Symbol) -> Entry:
 def _by_position(op_name: str, form: Form, values: tuple[Any, ...], given: dict[str, Any]) -> None:
     names = list(form.attributes)
     if len(values) > len(names):
-        raise CompositionError(f"{op_name} was given {len(values)} values after its symbols, but its attributes are {names}")
+        raise CompositionError(
+            f"{op_name} was given {len(values)} values after its symbols, but its attributes are {names}"
+        )
     for key, value in zip(names, values, strict=False):
         if isinstance(value, Symbol):
             raise CompositionError(f"{op_name}: symbols come before attributes, but {value!r} follows one")
@@ -89,7 +91,11 @@ def _signature(form: Form) -> inspect.Signature:
     kind, none = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
     parameters = [inspect.Parameter("inputs", inspect.Parameter.VAR_POSITIONAL)]
     for attribute in form.attributes.values():
-        parameters.append(inspect.Parameter(attribute.name, kind, default=none if attribute.required else attribute.default))
-    parameters += [inspect.Parameter(word, kind, default=None) for word in ("name", "attr") if word not in form.attributes]
+        parameters.append(
+            inspect.Parameter(attribute.name, kind, default=none if attribute.required else attribute.default)
+        )
+    parameters += [
+        inspect.Parameter(word, kind, default=None) for word in ("name", "attr") if word not in form.attributes
+    ]
     parameters.append(inspect.Parameter("named", inspect.Parameter.VAR_KEYWORD))
     return inspect.Signature(parameters, return_annotation=Symbol)

@@ -88,13 +88,16 @@ _TITLES = Layer("Layer", "Operator", "Output shape", "Parameters", "Inputs")
 
 
 def table(graph: Graph, shapes: Sequence[Shape], inputs: Collection[str]) -> str:
-    """Rows of layers with their output shapes, parameters and inputs, then the totals; ``?`` where a shape is unknown."""
+    """Rows of layers with output shapes, parameters and inputs, then the totals; ``?`` where a shape is unknown."""
     parameters = _parameters(graph, inputs)
     rows = [_TITLES, *_layers(graph, shapes, parameters)]
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
     lines = []
     for row in rows:
-        cells = [cell.rjust(width) if i == 3 else cell.ljust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=False))]
+        cells = [
+            cell.rjust(width) if i == 3 else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=False))
+        ]
         lines.append("  ".join([*cells, row.inputs]).rstrip())
     rule = "-" * max(map(len, lines))
     return "\n".join([lines[0], rule, *lines[1:], rule, *_totals(graph, shapes, parameters)])

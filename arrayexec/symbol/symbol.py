@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import numbers
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,26 +14,26 @@ from ..attribute_text import TYPE_CODES, read_dtype
 from ..dims import Shape, from_user, known, to_user
 from ..errors import ArgumentError, CompositionError, OutputIndexError, UnknownNameError, near_miss
 from . import json_format, summary
+from .algebra import Algebra
 from .attribute import deprecated_suffix, is_hidden, scoped, shown, texts_only
-from .compose import copied, make_node, user_source
+from .compose import copied, user_source
 from .graph import Entry, Graph, Node
 from .infer import infer_shapes, infer_types
 
 _Value = TypeVar("_Value")
 
 
-class Symbol:
+class Symbol(Algebra):
     """Outputs of a graph. Symbols are cheap views: many of them share the nodes, and composing copies."""
 
     __slots__ = ("__weakref__", "_graph", "_heads")
-    __array_ufunc__ = None  # NumPy then leaves array + symbol to us, who refuse it in words
 
     def __init__(self, heads: Sequence[Entry]) -> None:
         """The public ways are ``Variable``, ``Group``, ``load`` and the operators."""
         self._heads = tuple(heads)
         self._graph: Graph | None = None
 
-    # --- what it is ------------------------------------------------------------------------------------------------
+    # --- what it is ------------------------------------------------------------------------------
 
     @property
     def heads(self) -> tuple[Entry, ...]:
@@ -97,7 +96,9 @@ class Symbol:
             if not matches:
                 raise UnknownNameError(f"{self!r} has no output '{item}'{near_miss(item, names)}")
             if len(matches) > 1:
-                raise CompositionError(f"{self!r} has {len(matches)} outputs named '{item}' (numbers {matches}); take one by number")
+                raise CompositionError(
+                    f"{self!r} has {len(matches)} outputs named '{item}' (numbers {matches}); take one by number"
+                )
             item = matches[0]
         if isinstance(item, slice):
             chosen = self._heads[item]
@@ -122,9 +123,7 @@ class Symbol:
             "compare evaluated arrays, or symbols by identity (is)"
         )
 
-    __hash__ = object.__hash__
-
-    # --- attributes --------------------------------------------------------------------------------------------------
+    # --- attributes ------------------------------------------------------------------------------
 
     def attr(self, key: str) -> str | None:
         """Text of one attribute of the (first) node; None if it has none. Hidden keys read under both spellings."""
@@ -143,12 +142,15 @@ class Symbol:
         node = self._heads[0][0]
         for key, text in texts_only(attributes, node.where).items():
             if deprecated_suffix(key):
-                raise CompositionError(f"{node.where}: '{key}' would belong to another node; give it to Variable({deprecated_suffix(key)}=)")
+                raise CompositionError(
+                    f"{node.where}: '{key}' would belong to another node; "
+                    f"give that one Variable({deprecated_suffix(key)}=)"
+                )
             if node.op is not None and key in node.op.form.attributes:
                 raise CompositionError(f"{node.where}: '{key}' is fixed since the operator was applied; apply it anew")
             node.attributes[key] = text
 
-    # --- inference -----------------------------------------------------------------------------------------------------
+    # --- inference -------------------------------------------------------------------------------
 
     def _by_name(self, call: str, args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
         """What the caller gave, positional in the order of list_arguments or by keyword, not both."""
@@ -156,7 +158,9 @@ class Symbol:
         if args and named:
             raise ArgumentError(f"{call} takes values by position or by keyword, not both")
         if len(args) > len(arguments):
-            raise ArgumentError(f"{call} was given {len(args)} values, but {self!r} has {len(arguments)} arguments: {arguments}")
+            raise ArgumentError(
+                f"{call} was given {len(args)} values, but {self!r} has {len(arguments)} arguments: {arguments}"
+            )
         known_names = {*arguments, *self.list_auxiliary_states()} if named else set()
         for name in named:
             if name not in known_names:
@@ -198,14 +202,15 @@ class Symbol:
         (None, None, None) if they do not follow. Raises TypeInferenceError for types that contradict each other.
         """
         given = {
-            name: None if kind is None else read_dtype(kind) for name, kind in self._by_name("infer_type", args, types).items()
+            name: None if kind is None else read_dtype(kind)
+            for name, kind in self._by_name("infer_type", args, types).items()
         }
         values = infer_types(self.graph, given)
         if any(kind is None for kind in values):
             return None, None, None
         return tuple([kind.type for kind in part] for part in self._triple(values))  # type: ignore[union-attr]
 
-    # --- files, copies, pictures ---------------------------------------------------------------------------------------
+    # --- files, copies, pictures -----------------------------------------------------------------
 
     def tojson(self) -> str:
         """The graph as MXNet 1.9.1 writes it."""
@@ -250,10 +255,10 @@ class Symbol:
     def _repr_html_(self) -> str:
         return summary.html(self.graph, self._shapes("summary", (), {}))
 
-    # --- composition ---------------------------------------------------------------------------------------------------
+    # --- composition -----------------------------------------------------------------------------
 
     def __call__(self, *args: Symbol, name: str | None = None, **named: Symbol) -> Symbol:
-        """A copy in which variables are replaced by the given symbols, by position or by keyword; ``name`` renames the head.
+        """A copy with variables replaced by the given symbols, by position or keyword; ``name`` renames the head.
 
         Raises CompositionError for what cannot be put together, UnknownNameError for a keyword that is no variable.
         """
@@ -262,16 +267,20 @@ class Symbol:
         for key, symbol in given.items():
             if not isinstance(symbol, Symbol) or len(symbol) != 1:
                 what = f"{symbol!r} with {len(symbol)} outputs" if isinstance(symbol, Symbol) else repr(symbol)
-                raise CompositionError(f"composing {self!r}: '{key}' must be a symbol with one output, but it is {what}")
+                raise CompositionError(
+                    f"composing {self!r}: '{key}' must be a symbol with one output, but it is {what}"
+                )
             replaced[key] = symbol._heads[0]
         heads = copied(self._heads, replaced)
         if name is not None:
             if self.name is None or self._heads[0][0].op is None:
-                raise CompositionError(f"composing {self!r}: name={name!r} renames the operator at the head, but this has none")
+                raise CompositionError(
+                    f"composing {self!r}: name={name!r} renames the operator at the head, but this has none"
+                )
             heads[0][0].name = name
         return Symbol(heads)
 
-    # --- execution: the executor stands above, so it is looked up when first asked for -----------------------------------
+    # --- execution: the executor stands above, so it is looked up when first asked for -----------
 
     def bind(
         self, ctx: Any, args: Any, args_grad: Any = None, grad_req: Any = "write", aux_states: Any = None,
@@ -281,9 +290,9 @@ class Symbol:
         return _executor().bind(self, ctx, args, args_grad, grad_req, aux_states, group2ctx, shared_exec)
 
     def simple_bind(
-        self, ctx: Any, grad_req: Any = "write", type_dict: Any = None, stype_dict: Any = None, group2ctx: Any = None,
-        shared_arg_names: Any = None, shared_exec: Any = None, shared_data_arrays: Any = None, shared_buffer: Any = None,
-        **shapes: Any,
+        self, ctx: Any, grad_req: Any = "write", type_dict: Any = None, stype_dict: Any = None,
+        group2ctx: Any = None, shared_arg_names: Any = None, shared_exec: Any = None,
+        shared_data_arrays: Any = None, shared_buffer: Any = None, **shapes: Any,
     ) -> Any:  # fmt: skip
         """Executor over new arrays (zeros) of the shapes that follow from ``shapes``. Raises BindError, ShapeError."""
         return _executor().simple_bind(
@@ -297,84 +306,6 @@ class Symbol:
             ctx = importlib.import_module("arrayexec.context").current_context()
         return self.bind(ctx, arrays, grad_req="null").forward()
 
-    # --- arithmetic: one operator node each ------------------------------------------------------------------------------
-
-    def __add__(self, other: Any) -> Symbol:
-        """Elementwise; shapes must be equal (broadcast_add is the other one)."""
-        return _binary(self, other, "elemwise_add", "_plus", "_plus_scalar", "_plusscalar")
-
-    __radd__ = __add__
-
-    def __sub__(self, other: Any) -> Symbol:
-        """Elementwise difference."""
-        return _binary(self, other, "elemwise_sub", "_minus", "_minus_scalar", "_minusscalar")
-
-    def __rsub__(self, other: Any) -> Symbol:
-        """Elementwise difference, number first."""
-        return _scalar(self, other, "_rminus_scalar", "_rminusscalar")
-
-    def __mul__(self, other: Any) -> Symbol:
-        """Elementwise product."""
-        return _binary(self, other, "elemwise_mul", "_mul", "_mul_scalar", "_mulscalar")
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, other: Any) -> Symbol:
-        """Elementwise quotient."""
-        return _binary(self, other, "elemwise_div", "_div", "_div_scalar", "_divscalar")
-
-    def __rtruediv__(self, other: Any) -> Symbol:
-        """Elementwise quotient, number first."""
-        return _scalar(self, other, "_rdiv_scalar", "_rdivscalar")
-
-    def __mod__(self, other: Any) -> Symbol:
-        """Elementwise remainder with the divisor's sign."""
-        return _binary(self, other, "_mod", "_mod", "_mod_scalar", "_modscalar")
-
-    def __rmod__(self, other: Any) -> Symbol:
-        """Elementwise remainder, number first."""
-        return _scalar(self, other, "_rmod_scalar", "_rmodscalar")
-
-    def __pow__(self, other: Any) -> Symbol:
-        """Elementwise power."""
-        return _binary(self, other, "_power", "_power", "_power_scalar", "_powerscalar")
-
-    def __rpow__(self, other: Any) -> Symbol:
-        """Elementwise power of a number."""
-        return _scalar(self, other, "_rpower_scalar", "_rpower_scalar")
-
-    def __neg__(self) -> Symbol:
-        """Product with -1.0, as MXNet writes it."""
-        return self * -1.0
-
-    def __abs__(self) -> Symbol:
-        """Elementwise absolute value."""
-        return Symbol(((make_node("abs", self._one("abs"), {}, {}), 0),))
-
-    def __eq__(self, other: Any) -> Symbol:  # type: ignore[override]
-        """1 where equal, else 0, in the type of the operands; so do the other comparisons."""
-        return _binary(self, other, "_equal", "_equal", "_equal_scalar", "_equal_scalar")
-
-    def __ne__(self, other: Any) -> Symbol:  # type: ignore[override]
-        return _binary(self, other, "_not_equal", "_not_equal", "_not_equal_scalar", "_not_equal_scalar")
-
-    def __gt__(self, other: Any) -> Symbol:
-        return _binary(self, other, "_greater", "_greater", "_greater_scalar", "_greater_scalar")
-
-    def __ge__(self, other: Any) -> Symbol:
-        return _binary(self, other, "_greater_equal", "_greater_equal", "_greater_equal_scalar", "_greater_equal_scalar")
-
-    def __lt__(self, other: Any) -> Symbol:
-        return _binary(self, other, "_lesser", "_lesser", "_lesser_scalar", "_lesser_scalar")
-
-    def __le__(self, other: Any) -> Symbol:
-        return _binary(self, other, "_lesser_equal", "_lesser_equal", "_lesser_equal_scalar", "_lesser_equal_scalar")
-
-    def _one(self, use: str) -> tuple[Entry]:
-        if len(self._heads) != 1:
-            raise CompositionError(f"{use} takes one value, but {self!r} has {len(self)} outputs; take one: symbol[0]")
-        return (self._heads[0],)
-
 
 def output(node: Node) -> Symbol:
     """Symbol of all visible outputs of ``node``."""
@@ -385,22 +316,7 @@ def _visible(node: Node) -> int:
     return len(node.signature.outputs) if node.signature is not None else 1
 
 
-def _binary(left: Symbol, right: Any, op: str, hint: str, scalar_op: str, scalar_hint: str) -> Symbol:
-    if not isinstance(right, Symbol):
-        return _scalar(left, right, scalar_op, scalar_hint)
-    return Symbol(((make_node(op, left._one(hint) + right._one(hint), {}, {}, hint=hint), 0),))
-
-
-def _scalar(left: Symbol, number: Any, op: str, hint: str) -> Symbol:
-    if not isinstance(number, numbers.Real | np.number | np.bool_):
-        advice = "; make it a Variable and hand the array to bind" if isinstance(number, np.ndarray) else ""
-        raise ArgumentError(f"{left!r} goes together with symbols and numbers, not with {type(number).__name__}{advice}")
-    if isinstance(number, bool | np.bool_):
-        number = int(number)
-    return Symbol(((make_node(op, left._one(hint), {}, {"scalar": number}, hint=hint), 0),))
-
-
-# --- making symbols ------------------------------------------------------------------------------------------------------
+# --- making symbols -----------------------------------------------------------------------------
 
 
 def Variable(
@@ -417,12 +333,19 @@ def Variable(
     attributes = {**scoped(), **texts_only(attr or {}, who)}
     for key in attributes:
         if deprecated_suffix(key):
-            raise ArgumentError(f"{who}: '{key}' is not an attribute of a variable; give {deprecated_suffix(key)}= to the variable it means")
+            raise ArgumentError(
+                f"{who}: '{key}' is not an attribute of a variable; "
+                f"give {deprecated_suffix(key)}= to the variable it means"
+            )
     for key in hidden:
         if not is_hidden(key):
-            raise ArgumentError(f"{who} has no argument '{key}'{near_miss(key, _VARIABLE_WORDS)} (keys of your own look like __{key}__)")
+            raise ArgumentError(
+                f"{who} has no argument '{key}'{near_miss(key, _VARIABLE_WORDS)} (keys of your own look like __{key}__)"
+            )
     if shape is not None:
-        attributes["__shape__"] = str(to_user(_user_shape(who, "shape", (shape,) if isinstance(shape, int) else tuple(shape))))
+        attributes["__shape__"] = str(
+            to_user(_user_shape(who, "shape", (shape,) if isinstance(shape, int) else tuple(shape)))
+        )
     if lr_mult is not None:
         attributes["__lr_mult__"] = str(lr_mult)
     if wd_mult is not None:
@@ -453,7 +376,10 @@ def Group(symbols: Iterable[Symbol]) -> Symbol:
 
 
 def load_json(text: str | bytes) -> Symbol:
-    """Symbol from JSON text of any MXNet layout since 0.8. Raises FileFormatError, UnknownOperatorError, AttributeValueError."""
+    """Symbol from JSON text of any MXNet layout since 0.8.
+
+    Raises FileFormatError, UnknownOperatorError, AttributeValueError.
+    """
     return Symbol(json_format.loads(text))
 
 
@@ -463,7 +389,7 @@ def load(path: str | os.PathLike[str]) -> Symbol:
         return Symbol(json_format.loads(file.read(), f"'{os.fspath(path)}'"))
 
 
-# --- the edge of the API: shapes in, words out -----------------------------------------------------------------------------
+# --- the edge of the API: shapes in, words out --------------------------------------------------
 
 
 def _user_shape(call: str, name: str, shape: Any) -> Shape:
@@ -474,7 +400,9 @@ def _user_shape(call: str, name: str, shape: Any) -> Shape:
         raise ArgumentError(f"{call}: the shape of '{name}' must be a tuple, but it is {shape!r}")
     for dim in shape:
         if isinstance(dim, bool) or not isinstance(dim, int | np.integer) or dim < 0:
-            raise ArgumentError(f"{call}: dims of '{name}' are whole numbers >= 0 (0: unknown), but the shape is {shape}")
+            raise ArgumentError(
+                f"{call}: dims of '{name}' are whole numbers >= 0 (0: unknown), but the shape is {shape}"
+            )
     return from_user(shape)
 
 
@@ -483,7 +411,10 @@ def _unknown_text(graph: Graph, values: Sequence[Shape]) -> str:
     if not names:
         names = [graph.entry_name(entry) for entry, shape in enumerate(values) if not known(shape)]
     shown_names = ", ".join(names[:8]) + (f", … ({len(names)} in all)" if len(names) > 8 else "")
-    return f"infer_shape could not find the shapes of {shown_names}; give more shapes, or ask infer_shape_partial for the rest"
+    return (
+        f"infer_shape could not find the shapes of {shown_names}; "
+        "give more shapes, or ask infer_shape_partial for the rest"
+    )
 
 
 def _executor() -> Any:

@@ -1,0 +1,81 @@
+"""Arithmetic and comparisons of symbols: one operator node each, named as MXNet names them."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..errors import ArgumentError, CompositionError
+from .compose import make_node
+from .graph import Entry
+
+
+def _single(symbol: Any, use: str) -> Entry:
+    heads: tuple[Entry, ...] = symbol.heads
+    if len(heads) != 1:
+        raise CompositionError(f"{use} takes one value, but {symbol!r} has {len(heads)} outputs; take one: symbol[0]")
+    return heads[0]
+
+
+def _with_number(op: str, hint: str | None = None) -> Callable[[Any, Any], Any]:
+    """Method that applies ``op`` to a symbol and a number; a node without a name is counted under ``hint``."""
+    hint = hint or op
+
+    def method(self: Any, other: Any) -> Any:
+        if isinstance(other, bool | np.bool_):
+            other = int(other)
+        if not isinstance(other, numbers.Real | np.number):
+            advice = "; make it a Variable and hand the array to bind" if isinstance(other, np.ndarray) else ""
+            raise ArgumentError(
+                f"{self!r} goes together with symbols and numbers, not with {type(other).__name__}{advice}"
+            )
+        return type(self)(((make_node(op, (_single(self, op),), {}, {"scalar": other}, hint=hint), 0),))
+
+    return method
+
+
+def _with_either(op: str, hint: str, scalar_op: str, scalar_hint: str | None = None) -> Callable[[Any, Any], Any]:
+    """Method that applies ``op`` to two symbols of one shape, ``scalar_op`` to a symbol and a number."""
+    number = _with_number(scalar_op, scalar_hint)
+
+    def method(self: Any, other: Any) -> Any:
+        if not isinstance(other, Algebra):
+            return number(self, other)
+        return type(self)(((make_node(op, (_single(self, op), _single(other, op)), {}, {}, hint=hint), 0),))
+
+    return method
+
+
+class Algebra:
+    """The operators of Python. Shapes must be equal (``broadcast_add`` and its kin are the others); comparisons give
+    1 or 0 in the type of the operands."""
+
+    __slots__ = ()
+    __array_ufunc__ = None  # NumPy then leaves array + symbol to us, who refuse it in words
+    __hash__ = object.__hash__
+
+    __add__ = __radd__ = _with_either("elemwise_add", "_plus", "_plus_scalar", "_plusscalar")
+    __sub__ = _with_either("elemwise_sub", "_minus", "_minus_scalar", "_minusscalar")
+    __rsub__ = _with_number("_rminus_scalar", "_rminusscalar")
+    __mul__ = __rmul__ = _with_either("elemwise_mul", "_mul", "_mul_scalar", "_mulscalar")
+    __truediv__ = _with_either("elemwise_div", "_div", "_div_scalar", "_divscalar")
+    __rtruediv__ = _with_number("_rdiv_scalar", "_rdivscalar")
+    __mod__ = _with_either("_mod", "_mod", "_mod_scalar", "_modscalar")
+    __rmod__ = _with_number("_rmod_scalar", "_rmodscalar")
+    __pow__ = _with_either("_power", "_power", "_power_scalar", "_powerscalar")
+    __rpow__ = _with_number("_rpower_scalar")
+    __eq__ = _with_either("_equal", "_equal", "_equal_scalar")
+    __ne__ = _with_either("_not_equal", "_not_equal", "_not_equal_scalar")
+    __gt__ = _with_either("_greater", "_greater", "_greater_scalar")
+    __ge__ = _with_either("_greater_equal", "_greater_equal", "_greater_equal_scalar")
+    __lt__ = _with_either("_lesser", "_lesser", "_lesser_scalar")
+    __le__ = _with_either("_lesser_equal", "_lesser_equal", "_lesser_equal_scalar")
+
+    def __neg__(self) -> Any:
+        return self * -1.0
+
+    def __abs__(self) -> Any:
+        return type(self)(((make_node("abs", (_single(self, "abs"),), {}, {}), 0),))  # type: ignore[call-arg]
