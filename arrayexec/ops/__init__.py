@@ -22,9 +22,31 @@ FAMILIES: dict[str, str] = {
     "embed": "Embedding",
     "constant": "_zeros _ones zeros_like ones_like",
     "custom": "Custom",
-    "elemwise": "",
-    "broadcast": "",
-    "reduce": "sum mean max min sum_axis max_axis min_axis",
+    "elemwise": (
+        "elemwise_add _add _plus _Plus elemwise_sub _sub _minus _Minus elemwise_mul _mul _Mul elemwise_div "
+        "_div _Div _mod _Mod _power _Power _maximum _Maximum _minimum _Minimum _hypot _Hypot _equal _Equal "
+        "_not_equal _NotEqual _greater _Greater _greater_equal _GreaterEqual _lesser _Lesser _lesser_equal "
+        "_LesserEqual _logical_and _LogicalAnd _logical_or _LogicalOr _logical_xor _LogicalXor _plus_scalar "
+        "_PlusScalar _minus_scalar _MinusScalar _rminus_scalar _RMinusScalar _mul_scalar _MulScalar "
+        "_div_scalar _DivScalar _rdiv_scalar _RDivScalar _power_scalar _PowerScalar _rpower_scalar "
+        "_RPowerScalar _mod_scalar _ModScalar _rmod_scalar _RModScalar _maximum_scalar _MaximumScalar "
+        "_minimum_scalar _MinimumScalar _hypot_scalar _HypotScalar _equal_scalar _EqualScalar "
+        "_not_equal_scalar _NotEqualScalar _greater_scalar _GreaterScalar _greater_equal_scalar "
+        "_GreaterEqualScalar _lesser_scalar _LesserScalar _lesser_equal_scalar _LesserEqualScalar "
+        "_logical_and_scalar _LogicalAndScalar _logical_or_scalar _LogicalOrScalar _logical_xor_scalar "
+        "_LogicalXorScalar smooth_l1 _copy identity negative abs sign round rint ceil floor trunc fix exp "
+        "expm1 log log2 log10 log1p sqrt rsqrt cbrt rcbrt square reciprocal sin cos tan arcsin arccos arctan "
+        "sinh cosh tanh arcsinh arccosh arctanh degrees radians sigmoid relu softsign hard_sigmoid erf "
+        "logical_not clip Cast cast add_n ElementWiseSum"
+    ),
+    "broadcast": (
+        "broadcast_add broadcast_plus broadcast_sub broadcast_minus broadcast_mul broadcast_div broadcast_mod "
+        "broadcast_power broadcast_maximum broadcast_minimum broadcast_hypot broadcast_equal "
+        "broadcast_not_equal broadcast_greater broadcast_greater_equal broadcast_lesser "
+        "broadcast_lesser_equal broadcast_logical_and broadcast_logical_or broadcast_logical_xor broadcast_to "
+        "broadcast_axis broadcast_axes broadcast_like"
+    ),
+    "reduce": "sum sum_axis mean prod max max_axis min min_axis nansum nanprod norm argmax argmin argmax_channel",
 }
 
 _FAMILY_OF = {name: family for family, names in FAMILIES.items() for name in names.split()}
@@ -34,7 +56,10 @@ def _load(name: str) -> bool:
     family = _FAMILY_OF.get(name)
     if family is None:
         return False
-    importlib.import_module(f"{__name__}.{family}")
+    module = importlib.import_module(f"{__name__}.{family}")
+    rows = getattr(module, "ROWS", ())  # elementwise operators are compiled when a name is first used
+    if name in rows:
+        rows[name]
     return True
 
 

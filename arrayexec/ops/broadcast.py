@@ -1,0 +1,193 @@
+"""Operators whose inputs are stretched to a common shape, axes of length 1 repeating; gradients are summed back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ..dims import ANY, UNKNOWN, Shape, through
+from ..registry import Op, register_op
+from .elemwise import ARITHMETIC, COMPARISONS, mod_samples
+from .expression import Pointwise, Row, Table, sum_to
+
+
+@through
+def _ranked(shape: Shape, other: Shape) -> Shape:
+    """An unknown shape of the rank of ``shape``, if ``other`` has fewer dims: then ``shape``'s rank is the result's."""
+    return (UNKNOWN,) * len(shape) if len(other) < len(shape) else ANY
+
+
+def _joined(mine: Any, its: Any) -> Any:
+    """Dim of the result from the dims of both operands; -1 if they do not fit."""
+    if mine is UNKNOWN or its is UNKNOWN:
+        sure = its if mine is UNKNOWN else mine
+        return UNKNOWN if sure is UNKNOWN or sure == 1 else sure
+    if mine == 1 or mine == its:
+        return its
+    return mine if its == 1 else -1
+
+
+def _operand(mine: Any, its: Any, result: Any) -> Any:
+    """Dim of an operand, as far as the other operand and the result fix it."""
+    if mine is not UNKNOWN or result is UNKNOWN:
+        return mine
+    if result == 1:
+        return 1
+    return result if its is not UNKNOWN and its == 1 else UNKNOWN
+
+
+@through
+def like(shape: Shape) -> Shape:
+    """A shape of unknown dims, of the rank of ``shape``."""
+    return (UNKNOWN,) * len(shape)
+
+
+def axis_in(s: Any, name: str, axis: int, rank: int) -> int:
+    """``axis`` counted from the front, refused if ``name`` has no such axis."""
+    if not -rank <= axis < rank:
+        s.fail(name, f"must have an axis {axis}, but has {rank} dims")
+    return axis % rank
+
+
+class Broadcast(Pointwise):
+    """Base of the compiled operators of two inputs that broadcast: ranks may differ, then leading axes are added."""
+
+    rows = "sum"
+    broadcasts = True
+
+    def infer(self, s: Any) -> None:
+        if s.lhs is ANY or s.rhs is ANY:
+            s.lhs, s.rhs = _ranked(s.out, s.rhs), _ranked(s.out, s.lhs)
+        if s.lhs is ANY or s.rhs is ANY:
+            return
+        rank = max(len(s.lhs), len(s.rhs))
+        lhs, rhs = (1,) * (rank - len(s.lhs)) + s.lhs, (1,) * (rank - len(s.rhs)) + s.rhs
+        out = tuple(map(_joined, lhs, rhs))
+        for axis, dim in enumerate(out):
+            if dim is not UNKNOWN and dim == -1:
+                s.fail("rhs", f"must broadcast with lhs, but dim {axis} is {rhs[axis]} and lhs has {lhs[axis]} there")
+        s.out = out
+        s.lhs = tuple(map(_operand, lhs, rhs, s.out))[rank - len(s.lhs) :]
+        s.rhs = tuple(map(_operand, rhs, lhs, s.out))[rank - len(s.rhs) :]
+
+    def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
+        found = dict(super().temps(s))
+        if "full" in found and s.lhs == s.rhs == s.out:
+            found["full"] = (0,), s.dtype("out")  # nothing is stretched: gradients are written where they belong
+        return found
+
+
+_ALIASES = {"add": "broadcast_plus", "sub": "broadcast_minus"}
+
+
+def _rows() -> Iterator[Row]:
+    for name, forward, backward, note, options in ARITHMETIC:
+        values = mod_samples((1, 3)) if name == "mod" else {}
+        yield Row(f"broadcast_{name}", forward, backward, _ALIASES.get(name, ""), note, values=values, **options)
+    for name, forward in COMPARISONS:
+        yield Row(f"broadcast_{name}", forward, (), note="The gradient is zero. True is 1, of the inputs' type.")
+
+
+ROWS = Table(__name__, _rows(), Broadcast)
+__getattr__ = ROWS.attribute
+
+
+class _Stretch(Op):
+    """Base of what repeats ``data`` along axes of length 1."""
+
+    def forward(self, xp: Any, data: Any, out: Any) -> None:
+        xp.copyto(out, data)
+
+    def backward(self, xp: Any, dout: Any, ddata: Any) -> None:
+        sum_to(xp, dout, ddata)
+
+
+def _stretch(s: Any, name: str, wanted: Sequence[Any]) -> None:
+    """Rule of a stretched input: ``wanted`` has a dim for each axis of the result, None where the input's stays."""
+    setattr(s, name, (UNKNOWN,) * len(wanted))
+    data = getattr(s, name)
+    for axis, (dim, its) in enumerate(zip(data, wanted, strict=True)):
+        if its is not None and its is not UNKNOWN and dim is not UNKNOWN and dim not in (1, its):
+            s.fail(name, f"must have 1 or {its} in dim {axis}, but it is {dim}")
+    s.out = tuple(dim if its is None else its for dim, its in zip(data, wanted, strict=True))
+    stays = [its is None or (its is not UNKNOWN and its == 1) for its in wanted]
+    setattr(s, name, tuple(o if same else dim for o, dim, same in zip(s.out, data, stays, strict=True)))
+
+
+@register_op
+class broadcast_to(_Stretch):  # noqa: N801 - the operator's name
+    """``out`` = data repeated to ``shape``: same rank, 0 keeps data's dim, other dims of data are 1 or equal already."""
+
+    shape: tuple[int, ...]
+    examples = (dict(data=(1, 3, 1), shape=(2, 0, 4)), dict(data=(2, 1), shape=(2, 2)))
+
+    @property
+    def rows(self) -> str | None:  # type: ignore[override]
+        """Rows are independent unless the first axis is stretched."""
+        return "parallel" if self.shape[:1] == (0,) else None
+
+    def infer(self, s: Any) -> None:
+        _stretch(s, "data", [dim or None for dim in self.shape])
+
+
+@register_op(aliases=("broadcast_axes",))
+class broadcast_axis(_Stretch):  # noqa: N801 - the operator's name
+    """``out`` = data with each ``axis`` of length 1 repeated ``size`` times; axis may be negative."""
+
+    axis: tuple[int, ...] = ()
+    size: tuple[int, ...] = ()
+    examples = (dict(data=(1, 3, 1), axis=(0, 2), size=(2, 3)), dict(data=(2, 1), axis=-1, size=3))
+
+    @property
+    def rows(self) -> str | None:  # type: ignore[override]
+        """Rows are independent unless the first axis is, or may be, stretched."""
+        return "parallel" if all(axis > 0 for axis in self.axis) else None
+
+    def infer(self, s: Any) -> None:
+        if len(self.axis) != len(self.size):
+            s.fail("data", f"needs a size for each axis, but axis={self.axis} and size={self.size}")
+        s.data, s.out = like(s.out), like(s.data)
+        wanted: list[Any] = [None] * len(s.data)
+        for axis, size in zip(self.axis, self.size, strict=True):
+            wanted[axis_in(s, "data", axis, len(wanted))] = size
+        _stretch(s, "data", wanted)
+
+
+@register_op
+class broadcast_like(Op):
+    """``out`` = lhs repeated to the shape of rhs, or only ``lhs_axes`` of it to the dims that ``rhs_axes`` of rhs have.
+
+    rhs gives its shape alone: its type is free and its gradient zero.
+    """
+
+    lhs_axes: tuple[int, ...] | None = None
+    rhs_axes: tuple[int, ...] | None = None
+    rows = "sum"
+    no_gradient = ("rhs",)
+    examples = (
+        dict(lhs=(1, 3), rhs=(4, 3)),
+        dict(lhs=(1, 3, 1), rhs=(5, 2), lhs_axes=(0, -1), rhs_axes=(1, 0)),
+    )
+
+    def infer(self, s: Any) -> None:
+        if self.lhs_axes is None or self.rhs_axes is None:
+            if self.lhs_axes is not self.rhs_axes:
+                s.fail("lhs", f"needs lhs_axes and rhs_axes or neither, but they are {self.lhs_axes} and {self.rhs_axes}")
+            s.out = s.rhs
+            s.rhs = s.out
+            _stretch(s, "lhs", tuple(s.rhs))
+            return
+        if len(self.lhs_axes) != len(self.rhs_axes):
+            s.fail("lhs", f"needs as many lhs_axes as rhs_axes, but they are {self.lhs_axes} and {self.rhs_axes}")
+        s.lhs, s.out = like(s.out), like(s.lhs)
+        wanted: list[Any] = [None] * len(s.lhs)
+        for axis, other in zip(self.lhs_axes, self.rhs_axes, strict=True):
+            place = axis_in(s, "lhs", axis, len(wanted))
+            wanted[place] = s.rhs[axis_in(s, "rhs", other, len(s.rhs))]
+        _stretch(s, "lhs", wanted)
+
+    def forward(self, xp: Any, lhs: Any, rhs: Any, out: Any) -> None:
+        xp.copyto(out, lhs)
+
+    def backward(self, xp: Any, dout: Any, dlhs: Any) -> None:
+        sum_to(xp, dout, dlhs)

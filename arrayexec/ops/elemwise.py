@@ -1,0 +1,202 @@
+"""Elementwise operators: arithmetic of equal shapes and with a number, comparisons, unary mathematics.
+
+Each is a row of :data:`ROWS`, in the language that :mod:`.expression` explains. Numbers are what IEEE arithmetic gives
+(``log`` of a negative is NaN); where a formula has a choice, the row's note says it. Whole-number arrays keep their type:
+the result is computed exactly or in float64, then cut towards zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ..registry import Many, Op, Sample, register_op
+from .expression import Row, Table
+
+_NUMBER = {"scalar": (float, 1.0)}
+_TO_LHS = "Of equal values the left one gets the gradient."
+_ZERO = "The gradient is zero."
+
+# name, formula, gradients, aliases, note, example ranges: two arrays of one shape, shared with the broadcasting family
+ARITHMETIC: tuple[tuple[str, str, tuple[str, ...], str, dict[str, Any]], ...] = (
+    ("add", "lhs + rhs", ("dout", "dout"), "", {}),
+    ("sub", "lhs - rhs", ("dout", "-dout"), "", {}),
+    ("mul", "lhs * rhs", ("dout * rhs", "dout * lhs"), "", {}),
+    ("div", "lhs / rhs", ("dout / rhs", "-(dout / rhs * out)"), "", {"low": 0.5}),
+    ("mod", "where(rhs == 0, 0, lhs % rhs)", ("dout", "-(dout * floor(lhs / rhs))"),
+     "The sign is the divisor's; x mod 0 is 0.", {"whole": True}),
+    ("power", "lhs ** rhs", ("dout * (rhs * lhs ** (rhs - 1))", "dout * (out * log(lhs))"), "", {"low": 0.5}),
+    ("maximum", "maximum(lhs, rhs)", ("dout * (lhs >= rhs)", "dout * (lhs < rhs)"), _TO_LHS, {}),
+    ("minimum", "minimum(lhs, rhs)", ("dout * (lhs <= rhs)", "dout * (lhs > rhs)"), _TO_LHS, {}),
+    ("hypot", "hypot(lhs, rhs)", ("dout * lhs / out", "dout * rhs / out"), "At (0, 0) the gradient is NaN.", {}),
+)  # fmt: skip
+COMPARISONS = (
+    ("equal", "lhs == rhs"), ("not_equal", "lhs != rhs"), ("greater", "lhs > rhs"), ("greater_equal", "lhs >= rhs"),
+    ("lesser", "lhs < rhs"), ("lesser_equal", "lhs <= rhs"), ("logical_and", "logical_and(lhs, rhs)"),
+    ("logical_or", "logical_or(lhs, rhs)"), ("logical_xor", "logical_xor(lhs, rhs)"),
+)  # fmt: skip
+MOD_RANGES = (2.2, 2.8), (1.0, 1.05)  # no jump of the quotient inside
+_NAMES = {
+    "add": ("elemwise_add", "_add _plus _Plus"), "sub": ("elemwise_sub", "_sub _minus _Minus"),
+    "mul": ("elemwise_mul", "_mul _Mul"), "div": ("elemwise_div", "_div _Div"),
+}  # fmt: skip
+
+
+def camel(name: str) -> str:
+    """MXNet's old spelling of a name: ``greater_equal_scalar`` is ``GreaterEqualScalar``."""
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+def mod_samples(other: tuple[int, ...]) -> dict[str, Sample]:
+    """Inputs of an example of mod, away from its jumps."""
+    return {"lhs": Sample((2, 3), *MOD_RANGES[0]), "rhs": Sample(other, *MOD_RANGES[1])}
+
+
+def _two_arrays() -> Iterator[Row]:
+    for name, forward, backward, note, options in ARITHMETIC:
+        title, aliases = _NAMES.get(name, (f"_{name}", f"_{camel(name)}"))
+        values = mod_samples((2, 3)) if name == "mod" else {}
+        yield Row(title, forward, backward, aliases, note, values=values, **options)
+    for name, forward in COMPARISONS:
+        yield Row(f"_{name}", forward, (), f"_{camel(name)}", f"{_ZERO} True is 1, of the inputs' type.")
+
+
+def _with_number() -> Iterator[Row]:
+    def row(name: str, forward: str, *backward: str, note: str = "", **options: Any) -> Row:
+        reverse, plain = name[0] == "r", name.removeprefix("r")
+        alias = f"_{'R' if reverse else ''}{camel(plain)}Scalar"
+        values = {"scalar": 2.5}
+        return Row(f"_{name}_scalar", forward, backward, alias, note, _NUMBER, values, **options)
+
+    yield row("plus", "data + scalar", "dout")
+    yield row("minus", "data - scalar", "dout")
+    yield row("rminus", "scalar - data", "-dout")
+    yield row("mul", "data * scalar", "dout * scalar")
+    yield row("div", "data / scalar", "dout / scalar")
+    yield row("rdiv", "scalar / data", "-(dout * out / data)", low=0.5)
+    yield row("power", "data ** scalar", "dout * (scalar * data ** (scalar - 1))", low=0.5)
+    yield row("rpower", "scalar ** data", "dout * (log(scalar) * out)")
+    yield row("mod", "where(scalar == 0, 0, data % scalar)", "dout", low=2.6, high=4.9, whole=True,
+              note="The sign is the divisor's; x mod 0 is 0.")  # fmt: skip
+    yield row("rmod", "where(data == 0, 0, scalar % data)", "-(dout * floor(scalar / data))", low=1.0, high=1.2,
+              whole=True, note="The sign is the divisor's; x mod 0 is 0.")  # fmt: skip
+    yield row("maximum", "maximum(data, scalar)", "dout * (data >= scalar)", low=1.0, high=4.0)
+    yield row("minimum", "minimum(data, scalar)", "dout * (data <= scalar)", low=1.0, high=4.0)
+    yield row("hypot", "hypot(data, scalar)", "dout * data / out")
+    for name, forward in COMPARISONS:
+        forward = forward.replace("lhs", "data").replace("rhs", "scalar")
+        scalar = {"scalar": 0.0 if name.startswith("logical") else 2.0}
+        yield Row(f"_{name}_scalar", forward, (), f"_{camel(name)}Scalar", _ZERO, _NUMBER, scalar, low=0.0, high=3.0)
+    yield Row(
+        "smooth_l1",
+        "where(abs(data) * (scalar * scalar) < 1, 0.5 * square(scalar * data), abs(data) - 0.5 / (scalar * scalar))",
+        ("dout * maximum(minimum(data * (scalar * scalar), 1), -1)",),
+        fields=_NUMBER, values={"scalar": 1.5},
+    )  # fmt: skip
+
+
+_ONE_ARRAY = (
+    Row("_copy", "data", ("dout",), "identity"),
+    Row("negative", "-data", ("-dout",)),
+    Row("abs", "abs(data)", ("dout * sign(data)",), note="At 0 the gradient is 0."),
+    Row("sign", "sign(data)", note=_ZERO),
+    # An infinity minus itself is no number; such values, NaN among them, are whole already.
+    Row("round", "where(data - data != 0, data, trunc(data) + trunc(2 * (data - trunc(data))))",
+        note=f"Halves go away from zero. {_ZERO}", whole=True),
+    Row("rint", "where(data - floor(data) <= ceil(data) - data, floor(data), ceil(data))",
+        note=f"Halves go down. {_ZERO}", whole=True),
+    Row("ceil", "ceil(data)", note=_ZERO),
+    Row("floor", "floor(data)", note=_ZERO),
+    Row("trunc", "trunc(data)", note=_ZERO),
+    Row("fix", "trunc(data)", note=_ZERO),
+    Row("exp", "exp(data)", ("dout * out",)),
+    Row("expm1", "expm1(data)", ("dout * (out + 1)",)),
+    Row("log", "log(data)", ("dout / data",), low=0.3),
+    Row("log2", "log2(data)", ("dout / (data * 0.6931471805599453)",), low=0.3),
+    Row("log10", "log10(data)", ("dout / (data * 2.302585092994046)",), low=0.3),
+    Row("log1p", "log1p(data)", ("dout / (data + 1)",), low=-0.6),
+    Row("sqrt", "sqrt(data)", ("dout * 0.5 / out",), low=0.3, note="At 0 the gradient is infinite."),
+    Row("rsqrt", "reciprocal(sqrt(data))", ("dout * (square(out) * out * -0.5)",), low=0.3),
+    Row("cbrt", "cbrt(data)", ("dout / (square(out) * 3)",), low=0.3),
+    Row("rcbrt", "reciprocal(cbrt(data))", ("dout * (square(square(out)) * -0.3333333333333333)",), low=0.3),
+    Row("square", "square(data)", ("dout * (data * 2)",)),
+    Row("reciprocal", "reciprocal(data)", ("-(dout * square(out))",), low=0.3),
+    Row("sin", "sin(data)", ("dout * cos(data)",)),
+    Row("cos", "cos(data)", ("-(dout * sin(data))",)),
+    Row("tan", "tan(data)", ("dout * (square(out) + 1)",), low=-1.2, high=1.2),
+    Row("arcsin", "arcsin(data)", ("dout / sqrt(1 - square(data))",), low=-0.9, high=0.9),
+    Row("arccos", "arccos(data)", ("-(dout / sqrt(1 - square(data)))",), low=-0.9, high=0.9),
+    Row("arctan", "arctan(data)", ("dout / (square(data) + 1)",)),
+    Row("sinh", "sinh(data)", ("dout * cosh(data)",)),
+    Row("cosh", "cosh(data)", ("dout * sinh(data)",)),
+    Row("tanh", "tanh(data)", ("dout * (1 - square(out))",)),
+    Row("arcsinh", "arcsinh(data)", ("dout / sqrt(square(data) + 1)",)),
+    Row("arccosh", "arccosh(data)", ("dout / sqrt(square(data) - 1)",), low=1.2, high=3.0),
+    Row("arctanh", "arctanh(data)", ("dout / (1 - square(data))",), low=-0.9, high=0.9),
+    Row("degrees", "data * 57.29577951308232", ("dout * 57.29577951308232",)),
+    Row("radians", "data * 0.017453292519943295", ("dout * 0.017453292519943295",)),
+    Row("sigmoid", "reciprocal(exp(-data) + 1)", ("dout * (out * (1 - out))",)),
+    Row("relu", "maximum(data, 0)", ("dout * (out > 0)",), note="At 0 the gradient is 0; NaN stays NaN."),
+    Row("softsign", "data / (abs(data) + 1)", ("dout / square(abs(data) + 1)",)),
+    Row("hard_sigmoid", "minimum(maximum(data * alpha + beta, 0), 1)", ("dout * alpha * (out > 0) * (out < 1)",),
+        fields={"alpha": (float, 0.2), "beta": (float, 0.5)}, values={"alpha": 0.3, "beta": 0.4}),
+    Row("erf", "erf(data)", ("dout * (exp(-square(data)) * 1.1283791670955126)",)),
+    Row("logical_not", "data == 0", note=_ZERO),
+    Row("clip", "minimum(maximum(data, a_min), a_max)", ("dout * (data >= a_min) * (data <= a_max)",),
+        note="At a bound the gradient passes; NaN stays NaN.", fields={"a_min": (float, ...), "a_max": (float, ...)},
+        values={"a_min": -0.7, "a_max": 1.1}, whole=True),
+)  # fmt: skip
+
+ROWS = Table(__name__, (*_two_arrays(), *_with_number(), *_ONE_ARRAY))
+__getattr__ = ROWS.attribute
+
+
+@register_op(aliases=("cast",))
+class Cast(Op):
+    """``out = data`` in the element type ``dtype``; whole numbers are cut towards zero. out has data's shape."""
+
+    dtype: np.dtype[Any]
+    rows = "parallel"
+    examples = (dict(data=(2, 3), dtype="float64"), dict(data=Sample((2, 3), -3.0, 3.0), dtype="int32"))
+
+    def infer(self, s: Any) -> None:
+        s.out = s.data
+        s.data = s.out
+
+    def types(self, t: Any) -> None:
+        t.out = self.dtype
+
+    def forward(self, xp: Any, data: Any, out: Any) -> None:
+        xp.copyto(out, data, casting="unsafe")
+
+    def backward(self, xp: Any, dout: Any, ddata: Any) -> None:
+        xp.copyto(ddata, dout, casting="unsafe")
+
+
+@register_op(aliases=("ElementWiseSum",))
+class add_n(Op):  # noqa: N801 - the operator's name
+    """``out = arg0 + arg1 + …``, summed from left to right; all of one shape."""
+
+    num_args: int
+    rows = "parallel"
+    examples = (dict(arg0=(2, 3), arg1=(2, 3), arg2=(2, 3), num_args=3), dict(arg0=(2, 3), num_args=1))
+
+    def infer(self, s: Any) -> None:
+        for shape in s.args:
+            s.out = shape
+        s.args = (s.out,) * len(s.args)
+
+    def forward(self, xp: Any, args: Many, out: Any) -> None:
+        if len(args) == 1:
+            xp.copyto(out, args[0])
+        else:
+            xp.add(args[0], args[1], out=out)
+        for array in args[2:]:
+            xp.add(out, array, out=out)
+
+    def backward(self, xp: Any, dout: Any, dargs: Many) -> None:
+        for gradient in dargs:
+            if gradient is not None:
+                xp.copyto(gradient, dout)

@@ -1,0 +1,372 @@
+"""Elementwise operators as rows of text: one formula forward, one for the gradient of each input.
+
+A row ``Row("tanh", "tanh(data)", ("dout * (1 - out * out)",))`` is compiled to an operator class when its name is first
+used. Its bodies are straight lines of ``xp.<ufunc>(…, out=…)`` on the outputs and on as little scratch as the formula
+needs; backward reads, and so keeps alive, what its formulas name and nothing else.
+
+The language of the formulas, all of it:
+
+* names: inputs (``data``, or ``lhs`` and ``rhs``), ``out``, ``dout``, and attributes such as ``scalar``;
+* numbers, ``+ - * / % **``, unary ``-``, one comparison at a time, and calls of the names in ``FUNCTIONS``;
+* ``where(condition, a, b)``; ``%`` is Python's (the sign of the divisor), ``/`` a true division;
+* formulas of several inputs broadcast if the operator does; the gradient is then summed over the axes that were.
+
+A compiled class keeps its formulas parsed, as ``cls.expression``: ``expression.forward`` is an ``ast.expr``,
+``expression.backward`` maps each input that has a gradient to one. Other targets (links of a fused loop, Symbols, CUDA)
+walk these trees; nodes of the kinds above are all they meet.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from ..registry import Op, Sample, Temp, get_op, register_op
+from .error_function import erf
+
+_OPERATORS: dict[type[ast.AST], str] = {
+    ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply", ast.Div: "divide", ast.Mod: "remainder",
+    ast.Pow: "power", ast.USub: "negative", ast.Eq: "equal", ast.NotEq: "not_equal", ast.Gt: "greater",
+    ast.GtE: "greater_equal", ast.Lt: "less", ast.LtE: "less_equal",
+}  # fmt: skip
+_LOGICAL = frozenset({"logical_and", "logical_or", "logical_xor", "logical_not", "isnan"})
+_MASKS = _LOGICAL | {"equal", "not_equal", "greater", "greater_equal", "less", "less_equal"}
+FUNCTIONS = _LOGICAL | frozenset(
+    "abs sign ceil floor trunc exp expm1 log log2 log10 log1p sqrt cbrt square reciprocal sin cos tan arcsin arccos arctan "
+    "sinh cosh tanh arcsinh arccosh arctanh maximum minimum hypot erf where".split()
+)
+"""Functions that a formula may call; all but ``erf`` and ``where`` are ufuncs of NumPy and CuPy under the same name."""
+_SCRATCH = {"erf": 2}  # arrays of scratch that a function needs beside its result
+
+
+class Row(NamedTuple):
+    """One elementwise operator. ``backward`` has a formula for each input, in order; none: the gradient is zero.
+
+    ``fields`` are the attributes, each a type and a default (``...``: it must be given).
+    """
+
+    name: str
+    forward: str
+    backward: tuple[str, ...] = ()
+    aliases: str = ""
+    note: str = ""
+    fields: Mapping[str, tuple[type, Any]] = {}
+    values: Mapping[str, Any] = {}
+    """Values of the attributes in the operator's example."""
+    low: float = -2.0
+    high: float = 2.0
+    """Range of the example's inputs: where the formula is defined and has a gradient."""
+    whole: bool = False
+    """True if whole numbers go through all intermediate values unharmed."""
+
+
+class Expression(NamedTuple):
+    """Formulas of one operator, parsed; the module's text says which nodes they consist of."""
+
+    forward: ast.expr
+    backward: Mapping[str, ast.expr]
+    inputs: tuple[str, ...]
+
+
+class Pointwise(Op):
+    """Base of the compiled operators whose inputs and output have one shape."""
+
+    rows = "parallel"
+    expression: ClassVar[Expression]
+    reads: ClassVar[Mapping[str, tuple[str, ...]]]
+    """What the gradient of each input reads."""
+    scratch: ClassVar[tuple[str, ...]] = ()
+    """Names of the bodies' scratch: ``t0 …`` of the data's type, ``m0 …`` masks, ``full`` an unreduced gradient."""
+    floating: ClassVar[bool] = False
+    broadcasts: ClassVar[bool] = False
+
+    def infer(self, s: Any) -> None:
+        first, *others = self.expression.inputs
+        for name in (*others, "out"):  # the first input is compared with each other one, so an error names the culprit
+            setattr(s, name, getattr(s, first))
+            setattr(s, first, getattr(s, name))
+        for name in others:
+            setattr(s, name, getattr(s, first))
+
+    def types(self, t: Any) -> None:
+        t.same()
+        if self.floating and t.out is not None and np.dtype(t.out).kind in "iub":
+            t.fail(self.expression.inputs[0], f"must be of a floating type, but it is {np.dtype(t.out).name}")
+
+    def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
+        kind = s.dtype("out")
+        return {name: (s.out, bool if name[0] == "m" else kind) for name in self.scratch}
+
+    def is_view(self, train: bool) -> bool:
+        return isinstance(self.expression.forward, ast.Name)
+
+    def keeps(self, want: frozenset[str]) -> Iterable[str]:
+        return {name for wanted in want for name in self.reads.get(wanted, ())}
+
+
+def _call(node: ast.expr) -> tuple[str, list[ast.expr]]:
+    """Function of a node and its arguments; a row that breaks the language fails when it is compiled."""
+    if isinstance(node, ast.BinOp):
+        return _OPERATORS[type(node.op)], [node.left, node.right]
+    if isinstance(node, ast.UnaryOp):
+        return _OPERATORS[type(node.op)], [node.operand]
+    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+        return _OPERATORS[type(node.ops[0])], [node.left, node.comparators[0]]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS:
+        return node.func.id, node.args
+    raise SyntaxError(f"'{ast.unparse(node)}' is not in the language of elementwise formulas")
+
+
+def names_in(node: ast.AST) -> set[str]:
+    """Names of values and attributes in a formula."""
+    called = {id(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)}
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and id(n) not in called}
+
+
+def _parse(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
+
+
+class _Writer:
+    """Writes one body: formulas become calls, intermediate values go through registers that are used again."""
+
+    def __init__(self, fields: Iterable[str]) -> None:
+        self.fields = frozenset(fields)
+        self.lines: list[str] = []
+        self.indent = "    "
+        self.steps: list[tuple[frozenset[str], str]] = []  # (arrays read, array written), in order
+        self.scratch: dict[str, None] = {}
+        self.free: dict[str, list[str]] = {"t": [], "m": []}
+
+    def line(self, text: str) -> None:
+        self.lines.append(self.indent + text)
+
+    def take(self, kind: str) -> str:
+        if self.free[kind]:
+            return self.free[kind].pop()
+        name = f"{kind}{sum(n[0] == kind for n in self.scratch)}"
+        self.scratch[name] = None
+        return name
+
+    def constant(self, node: ast.expr) -> bool:
+        return names_in(node) <= self.fields
+
+    def text(self, node: ast.expr) -> str | None:
+        """A node that needs no call: an array's name, or a number computed in Python; else None."""
+        if isinstance(node, ast.Name):
+            return f"self.{node.id}" if node.id in self.fields else node.id
+        if isinstance(node, ast.Constant):
+            return repr(node.value)
+        if not self.constant(node):
+            return None
+        function, arguments = _call(node)
+        return f"float(np.{function}({', '.join(str(self.text(a)) for a in arguments)}))"
+
+    def step(self, text: str, reads: Iterable[str], written: str) -> None:
+        self.line(text)
+        self.steps.append((frozenset(reads), written))
+
+    def write(self, node: ast.expr, target: str) -> None:
+        """Code that leaves the value of ``node`` in the array ``target``."""
+        text = self.text(node)
+        if text is not None:
+            self.step(f'xp.copyto({target}, {text}, casting="unsafe")', [text], target)
+            return
+        function, arguments = _call(node)
+        if function == "where":
+            self.where(arguments, target)
+            return
+        operands, taken = self.operands(arguments, target)
+        if function == "power" and self.constant(arguments[1]):
+            self.step(f"power(xp, {operands[0]}, {operands[1]}, {target})", operands, target)
+        elif function in _SCRATCH:
+            extra = [self.take("t") for _ in range(_SCRATCH[function])]
+            self.step(f"{function}(xp, {', '.join((*operands, target, *extra))})", operands, target)
+            self.steps.append((frozenset(operands), target))  # it reads its operands again after writing
+            taken += extra
+        else:
+            self.step(f'xp.{function}({", ".join(operands)}, out={target}, casting="unsafe")', operands, target)
+        for name in taken:
+            self.free[name[0]].append(name)
+
+    def operands(self, arguments: Sequence[ast.expr], target: str) -> tuple[list[str], list[str]]:
+        """Texts of the arguments, after code that computes them: the largest one in ``target`` itself, others in registers."""
+        texts = [self.text(argument) for argument in arguments]
+        taken: list[str] = []
+        place = target if target[0] == "m" else "t"
+        for i in sorted(range(len(texts)), key=lambda i: -sum(1 for _ in ast.walk(arguments[i]))):
+            if texts[i] is not None:
+                continue
+            kind = "m" if _call(arguments[i])[0] in _MASKS else "t"
+            if place and kind == place[0]:
+                register, place = target, ""
+            else:
+                register = self.take(kind)
+                taken.append(register)
+            self.write(arguments[i], register)
+            texts[i] = register
+        return [str(text) for text in texts], taken
+
+    def where(self, arguments: Sequence[ast.expr], target: str) -> None:
+        condition, value, other = arguments
+        if self.constant(condition):
+            self.line(f"if {self.text(condition)}:")
+            outer, self.indent = self.indent, self.indent + "    "
+            self.write(value, target)
+            self.indent = outer
+            self.line("else:")
+            self.indent = outer + "    "
+            self.write(other, target)
+            self.indent = outer
+            return
+        mask, text = self.take("m"), self.text(value)
+        self.write(other, target)
+        source = text or self.take("t")
+        if text is None:
+            self.write(value, source)
+        self.write(condition, mask)
+        self.step(f'xp.copyto({target}, {source}, casting="unsafe", where={mask})', [source, mask], target)
+        self.free["m"].append(mask)
+        if text is None:
+            self.free["t"].append(source)
+
+    def overwrites(self, name: str, target: str, start: int = 0) -> bool:
+        """True if ``target`` may be the same memory as ``name``: nobody reads ``name`` after the first write to ``target``."""
+        first = next(i for i in range(start, len(self.steps)) if self.steps[i][1] == target)
+        return not any(name in reads for reads, _ in self.steps[first + 1 :])
+
+
+def power(xp: Any, base: Any, exponent: float, out: Any) -> None:
+    """``out = base ** exponent``; whole small exponents without the general power, which is 20 times slower."""
+    if exponent == 1.0:
+        xp.copyto(out, base)
+    elif exponent == 2.0:
+        xp.square(base, out=out)
+    else:
+        xp.power(base, exponent, out=out, casting="unsafe")
+
+
+def sum_to(xp: Any, source: Any, target: Any) -> None:
+    """``target`` = ``source`` summed over the axes along which target's shape was broadcast to source's."""
+    lead = source.ndim - target.ndim
+    shape = (1,) * lead + target.shape
+    axes = tuple(i for i, (mine, its) in enumerate(zip(shape, source.shape, strict=True)) if mine != its)
+    if not axes:
+        xp.copyto(target.reshape(shape), source)
+        return
+    wide = np.float32 if source.dtype == np.float16 else source.dtype
+    xp.sum(source, axis=axes, dtype=wide, out=target.reshape(shape), keepdims=True)
+
+
+def _gradients(gradients: Mapping[str, ast.expr], broadcasts: bool, writer: _Writer) -> tuple[list[str], str]:
+    """Code of backward in order of execution, and the input whose gradient may overwrite ``dout`` ("" if none)."""
+    sections: list[tuple[bool, str, list[str]]] = []
+    for name, tree in gradients.items():
+        writer.lines, start = [], len(writer.steps)
+        writer.indent = "        "
+        bare, sign = tree, isinstance(tree, ast.UnaryOp)
+        if broadcasts and isinstance(bare, ast.UnaryOp):
+            bare = bare.operand  # the sum first, then its sign: no scratch
+        if broadcasts and isinstance(bare, ast.Name):
+            writer.step(f"sum_to(xp, {bare.id}, d{name})", [bare.id], f"d{name}")
+            if sign:
+                writer.step(f"xp.negative(d{name}, out=d{name})", [f"d{name}"], f"d{name}")
+        elif broadcasts:
+            writer.line(f"whole = d{name} if d{name}.shape == dout.shape else full")
+            writer.scratch["full"] = None
+            writer.write(tree, "whole")
+            writer.line(f"if whole is full: sum_to(xp, full, d{name})")
+        else:
+            writer.write(tree, f"d{name}")
+        target = "whole" if any(written == "whole" for _, written in writer.steps[start:]) else f"d{name}"
+        sections.append((writer.overwrites("dout", target, start), name, writer.lines))
+    sections.sort(key=lambda section: section[0])  # stable: one that may overwrite dout comes last
+    code = [line for _, name, lines in sections for line in (f"    if d{name} is not None:", *lines)]
+    return code, sections[-1][1] if sections and sections[-1][0] else ""
+
+
+def compile_row(row: Row, module: str, base: type[Pointwise] = Pointwise) -> type[Pointwise]:
+    """Make and register the operator class of ``row``; it says that it lives in ``module``."""
+    tree = _parse(row.forward)
+    inputs = tuple(sorted(names_in(tree) - set(row.fields)))
+    gradients = dict(zip(inputs, map(_parse, row.backward), strict=True)) if row.backward else {}
+    reads = {name: tuple(sorted(names_in(g) - set(row.fields))) for name, g in gradients.items()}
+    writer = _Writer(row.fields)
+    writer.write(tree, "out")
+    forward_scratch, forward_lines = list(writer.scratch), writer.lines
+    kept = set().union(*reads.values()) - {"dout"} if reads else set()
+    inplace = {}
+    spare = [name for name in inputs if name not in kept and writer.overwrites(name, "out")]
+    if spare:
+        inplace["out"] = spare[0]
+    # A value that is computed on the way would be cut to a whole number in an integer array.
+    floating = not row.whole and sum(written[0] != "m" for _, written in writer.steps) > 1
+    backward = _Writer(row.fields)
+    backward_lines, last = _gradients(gradients, base.broadcasts, backward)
+    if last:
+        inplace["d" + last] = "dout"
+
+    def header(name: str, parameters: Iterable[str], scratch: Iterable[str]) -> str:
+        return f"def {name}({', '.join(('self', 'xp', *parameters, *(f'{t}: Temp' for t in scratch)))}):"
+
+    source = [header("forward", (*inputs, "out"), forward_scratch), *forward_lines, ""]
+    if gradients:
+        order = [name for name in (*inputs, "out") if name in kept]
+        source += [header("backward", ("dout", *order, *("d" + n for n in inputs)), backward.scratch), *backward_lines, ""]
+    filename = f"<elementwise operator {row.name}>"
+    text = "\n".join(source)
+    bodies: dict[str, Any] = {"np": np, "Temp": Temp, "erf": erf, "power": power, "sum_to": sum_to}
+    exec(compile(text, filename, "exec", dont_inherit=True), bodies)  # our own text, made from the tables of this package
+    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+    shape, other = ((2, 3), (1, 3)) if base.broadcasts else ((2, 3), (2, 3))
+    integer = not gradients and _call(tree)[0] in _MASKS  # equal numbers occur then
+    samples = {n: Sample(other if n == "rhs" else shape, row.low, row.high, integer) for n in inputs}
+    space: dict[str, Any] = {
+        "__doc__": f"``out = {row.forward}``, element by element." + (f" {row.note}" if row.note else ""),
+        "__module__": module,
+        "__qualname__": row.name,
+        "__annotations__": {name: kind for name, (kind, _) in row.fields.items()},
+        **{name: default for name, (_, default) in row.fields.items() if default is not ...},
+        "forward": bodies["forward"],
+        "expression": Expression(tree, gradients, inputs),
+        "reads": reads,
+        "scratch": tuple(dict.fromkeys((*forward_scratch, *backward.scratch))),
+        "inplace": inplace,
+        "floating": floating,
+        "examples": [{**samples, **row.values}],
+    }
+    if gradients:
+        space["backward"] = bodies["backward"]
+    cls: type[Pointwise] = register_op(type(row.name, (base,), space), name=row.name, aliases=row.aliases.split())
+    return cls
+
+
+class Table:
+    """Rows of one module under their names and aliases, each compiled when it is first asked for."""
+
+    def __init__(self, module: str, rows: Iterable[Row], base: type[Pointwise] = Pointwise) -> None:
+        self._module, self._base = module, base
+        self._rows = {name: row for row in rows for name in (row.name, *row.aliases.split())}
+        self._classes: dict[str, type[Pointwise]] = {}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._rows
+
+    def __getitem__(self, name: str) -> type[Pointwise]:
+        row = self._rows[name]
+        if row.name not in self._classes:
+            self._classes[row.name] = compile_row(row, self._module, self._base)
+        return self._classes[row.name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def attribute(self, name: str) -> type[Op]:
+        """``__getattr__`` of the module: a class is found under its name there, as unpickling wants it."""
+        if name not in self._rows:
+            raise AttributeError(f"module {self._module} has no attribute '{name}'")
+        return get_op(name)
