@@ -17,7 +17,7 @@ FAMILIES: dict[str, str] = {
     "random": "Dropout",
     "activation": "Activation LeakyReLU softmax log_softmax",
     "loss": "SoftmaxOutput Softmax LinearRegressionOutput LogisticRegressionOutput MAERegressionOutput MakeLoss make_loss BlockGrad stop_gradient",
-    "shape": "Flatten flatten Reshape reshape transpose expand_dims SwapAxis swapaxes slice_axis Concat concat SliceChannel split",
+    "shape": "Flatten flatten Reshape reshape transpose expand_dims squeeze SwapAxis swapaxes slice slice_axis crop Crop Concat concat SliceChannel split",
     "index": "pick one_hot",
     "embed": "Embedding",
     "constant": "_zeros _ones zeros_like ones_like",

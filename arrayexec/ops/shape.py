@@ -1,0 +1,531 @@
+"""Operators that move values without changing them: reshapes, transpositions, slices, joins and splits."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..dims import ANY, UNKNOWN, drop, insert, permute, replace, swap
+from ..errors import AttributeValueError, format_shape
+from ..registry import Many, Op, register_op
+
+
+def check_axis(s: Any, name: str, axis: int) -> None:
+    """Refuse a value ``name`` of known rank that has no axis ``axis``."""
+    shape = getattr(s, name)
+    if shape is not ANY and not -len(shape) <= axis < len(shape):
+        s.fail(name, f"must have an axis {axis}, but it is {format_shape(shape)}")
+
+
+def move(xp: Any, source: Any, target: Any) -> None:
+    """Write ``source`` into the C-contiguous ``target`` of another shape, in C order and without a temporary."""
+    xp.copyto(target.reshape(source.shape), source)
+
+
+class View(Op):
+    """Base of operators whose output is the input's bytes under another shape."""
+
+    inplace: ClassVar[Mapping[str, str]] = {"out": "data", "ddata": "dout"}
+
+    def is_view(self, train: bool) -> bool:
+        return True
+
+    def forward(self, xp: Any, data: Any, out: Any) -> None:
+        move(xp, data, out)
+
+    def backward(self, xp: Any, dout: Any, ddata: Any) -> None:
+        move(xp, dout, ddata)
+
+
+# --- reshape ---------------------------------------------------------------------------------------------------
+
+Equation = tuple[tuple[int, ...], tuple[int, ...]]
+"""Axes of the input and axes of the output whose dims have the same product."""
+
+
+def equations(codes: Sequence[tuple[int, ...]], rank: int) -> tuple[list[Equation], dict[int, int]] | None:
+    """What ``codes`` say of a shape of ``rank`` dims: equal products, and the output's dims that are given.
+
+    None if they speak of axes that are not there. The last equation is that of all axes no code copies.
+    """
+    found: list[Equation] = []
+    fixed: dict[int, int] = {}
+    copied: set[int] = set()
+    free: list[int] = []
+    place = position = 0  # where the codes stand in the input and in the output
+    for code, *parts in codes:
+        taken = {-2: max(rank - place, 0), -3: 2}.get(code, 1)
+        made = {-2: taken, -4: 2}.get(code, 1)
+        source, target = range(place, place + taken), range(position, position + made)
+        if code > 0 or code == -1:
+            free += target
+            if code > 0:
+                fixed[position] = code
+        else:
+            if place + taken > rank:
+                return None
+            copied.update(source)
+            if code == -2:
+                found += [((i,), (j,)) for i, j in zip(source, target, strict=True)]
+            else:
+                found.append((tuple(source), tuple(target)))
+            fixed.update((j, part) for j, part in zip(target, parts, strict=False) if part > 0)
+        place, position = place + taken, position + made
+    found.append((tuple(i for i in range(rank) if i not in copied), tuple(free)))
+    return found, fixed
+
+
+def balance(data: list[Any], out: list[Any], equation: Equation) -> bool:
+    """Fill the one unknown dim of an equation; False if its two products cannot be equal."""
+    left, right = equation
+    sides = [(data, left), (out, right)]
+    unknown = [(dims, i) for dims, axes in sides for i in axes if dims[i] is UNKNOWN]
+    products = [math.prod(dims[i] for i in axes if dims[i] is not UNKNOWN) for dims, axes in sides]
+    if not unknown:
+        return bool(products[0] == products[1])
+    dims, i = unknown[0]
+    whole, part = products if dims is out else products[::-1]
+    if len(unknown) > 1 or part == 0:
+        return True  # undecided: more than one unknown, or 0 · ? = 0
+    dims[i] = whole // part
+    return bool(whole % part == 0)
+
+
+@register_op(aliases=("reshape",))
+class Reshape(View):
+    """``out`` = ``data`` in C order under another shape, of as many values.
+
+    ``shape`` holds dims and codes: 0 copies the dim here, -1 takes what is left (once), -2 copies all dims that
+    remain, -3 merges two dims, -4 splits one into the two that follow it (one of them may be -1). ``reverse``
+    counts from the right. ``target_shape`` and ``keep_highest`` are an older spelling: there 0 takes what is left.
+    """
+
+    shape: tuple[int, ...] = ()
+    reverse: bool = False
+    target_shape: tuple[int, ...] = ()
+    keep_highest: bool = False
+    examples = (
+        {"data": (2, 3, 4), "shape": (0, -1)},
+        {"data": (2, 3, 4), "shape": (-4, 1, -1, -3)},
+        {"data": (2, 3, 4), "shape": (-2, 1)},
+        {"data": (4, 3, 2), "shape": (-1, 0), "reverse": True},
+        {"data": (2, 3, 4), "target_shape": (6, 0)},
+        {"data": (2, 3, 4), "target_shape": (5, 0, 2), "keep_highest": True},
+    )
+
+    def __post_init__(self) -> None:
+        codes = self.codes()
+        splits = [group[1:] for group in codes if group[0] == -4]
+        wrong = any(len(two) < 2 or min(two) < -1 or max(two) < 1 or 0 in two for two in splits)
+        if not codes or wrong or min(codes)[0] < -4 or codes.count((-1,)) > 1:
+            raise AttributeValueError(
+                "Reshape: attribute 'shape' must hold dims and codes 0 to -4, at most one -1, behind -4 two dims "
+                f"of which one may be -1; but it is {self.shape or self.target_shape}"
+            )
+
+    def codes(self) -> list[tuple[int, ...]]:
+        """The codes in the order in which they are read, a split with its two dims."""
+        codes = list(self.shape)
+        if not codes:
+            codes = [dim or -1 for dim in self.target_shape]
+            codes[:1] = [0] if self.keep_highest and codes else codes[:1]
+        groups: list[tuple[int, ...]] = []
+        while codes:
+            count = 3 if codes[0] == -4 else 1
+            groups.append(tuple(codes[:count]))
+            del codes[:count]
+        if self.reverse and self.shape:
+            groups = [(group[0], *group[:0:-1]) for group in reversed(groups)]
+        return groups
+
+    def infer(self, s: Any) -> None:
+        codes, turn = self.codes(), -1 if self.reverse and self.shape else 1
+        if s.data is ANY:
+            if all(group[0] != -2 for group in codes):  # the rank at least is known
+                dims = [dim for group in codes for dim in (group[1:] if group[0] == -4 else group)]
+                s.out = tuple(dim if dim > 0 else UNKNOWN for dim in dims)[::turn]
+            return
+        said = equations(codes, len(s.data))
+        if said is None:
+            s.fail("data", f"must have the dims that shape {self.shape} speaks of, but it is {format_shape(s.data)}")
+        found, fixed = said  # type: ignore[misc]
+        count = sum(len(right) for _, right in found)
+        s.out = tuple(fixed.get(i, UNKNOWN) for i in range(count))[::turn]
+        data, out = list(s.data[::turn]), list(s.out[::turn])
+        for equation in found:
+            if not balance(data, out, equation):
+                wanted = self.shape or self.target_shape
+                s.fail("data", f"must have as many values as shape {wanted} makes, but it is {format_shape(s.data)}")
+        s.data, s.out = tuple(data[::turn]), tuple(out[::turn])
+
+
+@register_op(aliases=("flatten",))
+class Flatten(View):
+    """``out`` (n, rest) = ``data`` (n, …) with all dims but the first made one."""
+
+    examples = ({"data": (2, 3, 4)}, {"data": (3,)})
+    rows = "parallel"
+
+    def infer(self, s: Any) -> None:
+        s.out = (UNKNOWN, UNKNOWN)
+        if s.data is ANY:
+            return
+        if not s.data:
+            s.fail("data", "must have at least one dim")
+        data, out = list(s.data), list(s.out)
+        for equation in (((0,), (0,)), (tuple(range(1, len(data))), (1,))):
+            if not balance(data, out, equation):
+                s.fail("data", f"must have as many values as {format_shape(s.out)}, but it is {format_shape(s.data)}")
+        s.data, s.out = tuple(data), tuple(out)
+
+
+@register_op
+class expand_dims(View):
+    """``out`` = ``data`` with a new dim of 1 that becomes dim ``axis`` of the result."""
+
+    axis: int
+    examples = ({"data": (2, 3), "axis": 1}, {"data": (2, 3), "axis": -1})
+
+    def infer(self, s: Any) -> None:
+        least = max(self.axis, -self.axis - 1)
+        if s.data is not ANY and len(s.data) < least:
+            s.fail("data", f"must have at least {least} dims, but it is {format_shape(s.data)}")
+        check_axis(s, "out", self.axis)
+        s.out = insert(s.data, self.axis, 1)
+        s.out = replace(s.out, self.axis, 1)
+        s.data = drop(s.out, self.axis)
+
+
+@register_op
+class squeeze(View):
+    """``out`` = ``data`` without the dims of 1 at ``axis`` (default: all of them; one is left if all are 1)."""
+
+    axis: tuple[int, ...] | None = None
+    examples = ({"data": (2, 1, 3, 1)}, {"data": (2, 1, 3, 1), "axis": (1,)}, {"data": (1, 1)})
+
+    def infer(self, s: Any) -> None:
+        if self.axis is None:
+            s.out = tuple(dim for dim in s.data if dim != 1) or (1,)
+            return
+        if s.data is ANY:
+            return
+        for axis in self.axis:
+            check_axis(s, "data", axis)
+        axes = {axis % len(s.data) for axis in self.axis}
+        s.data = tuple(1 if i in axes else UNKNOWN for i in range(len(s.data)))
+        if len(axes) == len(s.data):
+            s.out = (1,)
+            return
+        s.out = tuple(dim for i, dim in enumerate(s.data) if i not in axes)
+        rest = iter(s.out)
+        s.data = tuple(1 if i in axes else next(rest) for i in range(len(s.data)))
+
+
+# --- order of axes ---------------------------------------------------------------------------------------------
+
+
+@register_op
+class transpose(Op):
+    """``out`` = ``data`` with its axes in the order ``axes`` (default: reversed)."""
+
+    axes: tuple[int, ...] = ()
+    examples = ({"data": (2, 3, 4)}, {"data": (2, 3, 4), "axes": (1, 2, 0)})
+
+    def __post_init__(self) -> None:
+        rank = len(self.axes)
+        if sorted(axis % max(rank, 1) for axis in self.axes) != list(range(rank)):
+            raise AttributeValueError(f"transpose: attribute 'axes' must name every axis once, but it is {self.axes}")
+
+    def infer(self, s: Any) -> None:
+        rank = len(self.axes)
+        for name in ("data", "out") if rank else ():
+            shape = getattr(s, name)
+            if shape is not ANY and len(shape) != rank:
+                s.fail(name, f"must have {rank} dims for axes {self.axes}, but it is {format_shape(shape)}")
+        if rank:
+            s.data = s.out = (UNKNOWN,) * rank
+            s.out = permute(s.data, self.axes)
+            s.data = permute(s.out, np.argsort([axis % rank for axis in self.axes]).tolist())
+        else:
+            s.out, s.data = s.data[::-1], s.out[::-1]
+
+    def forward(self, xp: Any, data: Any, out: Any) -> None:
+        xp.copyto(out, data.transpose(self.axes or None))
+
+    def backward(self, xp: Any, dout: Any, ddata: Any) -> None:
+        xp.copyto(ddata.transpose(self.axes or None), dout)
+
+
+@register_op(aliases=("swapaxes",))
+class SwapAxis(Op):
+    """``out`` = ``data`` with the axes dim1 and dim2 exchanged."""
+
+    dim1: int = 0
+    dim2: int = 0
+    examples = ({"data": (2, 3, 4), "dim1": 0, "dim2": 2}, {"data": (2, 3, 4), "dim1": 1})
+
+    def infer(self, s: Any) -> None:
+        for name in ("data", "out"):
+            check_axis(s, name, self.dim1)
+            check_axis(s, name, self.dim2)
+        s.out = swap(s.data, self.dim1, self.dim2)
+        s.data = swap(s.out, self.dim1, self.dim2)
+
+    def forward(self, xp: Any, data: Any, out: Any) -> None:
+        xp.copyto(out, data.swapaxes(self.dim1, self.dim2))
+
+    def backward(self, xp: Any, dout: Any, ddata: Any) -> None:
+        xp.copyto(ddata, dout.swapaxes(self.dim1, self.dim2))
+
+
+# --- slices ----------------------------------------------------------------------------------------------------
+
+
+def _length(part: slice, dim: Any) -> Any:
+    if part == slice(None):
+        return dim
+    return UNKNOWN if dim is UNKNOWN else len(range(*part.indices(dim)))
+
+
+class Sliced(Op):
+    """Base of operators whose output is a slice of ``data``; the gradient of the rest is zero."""
+
+    parts: ClassVar[Any]
+    """Method: the slice of each axis, for a number of axes."""
+
+    def said(self, s: Any) -> None:
+        """Both directions: a sliced axis has the slice's length, the others are the same."""
+        parts = self.parts(len(s.data))
+        s.out = tuple(_length(part, dim) for part, dim in zip(parts, s.data, strict=True))
+        if any(dim is not UNKNOWN and dim == 0 and whole != 0 for dim, whole in zip(s.out, s.data, strict=True)):
+            s.fail("data", f"has nothing where the slice looks: it is {format_shape(s.data)}")
+        s.data = tuple(dim if part == slice(None) else UNKNOWN for part, dim in zip(parts, s.out, strict=True))
+
+    def forward(self, xp: Any, data: Any, out: Any) -> None:
+        xp.copyto(out, data[self.parts(data.ndim)])
+
+    def backward(self, xp: Any, dout: Any, ddata: Any) -> None:
+        ddata.fill(0)
+        xp.copyto(ddata[self.parts(ddata.ndim)], dout)
+
+
+@register_op
+class slice_axis(Sliced):
+    """``out`` = ``data`` from ``begin`` up to ``end`` along ``axis``; negative: from the end; None: the end."""
+
+    axis: int
+    begin: int
+    end: int | None
+    examples = (
+        {"data": (2, 5), "axis": 1, "begin": 1, "end": -1},
+        {"data": (4, 2), "axis": -2, "begin": -2, "end": None},
+    )
+
+    def parts(self, rank: int) -> tuple[slice, ...]:
+        parts = [slice(None)] * rank
+        if (self.begin, self.end) != (0, None):
+            parts[self.axis] = slice(self.begin, self.end)
+        return tuple(parts)
+
+    def infer(self, s: Any) -> None:
+        check_axis(s, "data", self.axis)
+        self.said(s)
+
+
+@register_op(name="slice", aliases=("crop",))
+class Slice(Sliced):
+    """``out`` = ``data[begin[0]:end[0]:step[0], …]`` with Python's meaning of negative and missing (None) bounds."""
+
+    begin: tuple[int | None, ...]
+    end: tuple[int | None, ...]
+    step: tuple[int | None, ...] = ()
+    examples = (
+        {"data": (4, 5, 2), "begin": (1, None), "end": (3, 4)},
+        {"data": (4, 5), "begin": (None, 4), "end": (None, 0), "step": (2, -2)},
+    )
+
+    def __post_init__(self) -> None:
+        given = [self.begin, self.end, self.step] if self.step else [self.begin, self.end]
+        if len(set(map(len, given))) > 1 or 0 in self.step:
+            shown = ", ".join(map(str, given))
+            raise AttributeValueError(f"slice: begin, end, step must be of one length, no step 0; they are {shown}")
+
+    def parts(self, rank: int) -> tuple[slice, ...]:
+        steps = self.step or (None,) * len(self.begin)
+        parts = [slice(*bounds) for bounds in zip(self.begin, self.end, steps, strict=True)]
+        return tuple(parts) + (slice(None),) * (rank - len(parts))
+
+    def infer(self, s: Any) -> None:
+        if s.data is not ANY and len(s.data) < len(self.begin):
+            s.fail("data", f"must have at least {len(self.begin)} dims, but it is {format_shape(s.data)}")
+        self.said(s)
+
+
+@register_op
+class Crop(Op):
+    """``out`` = the window of ``data`` (n, c, h, w) at ``offset`` (y, x), or in the middle if ``center_crop``.
+
+    Its height and width are those of a second input (whose values do not count) or ``h_w``.
+    """
+
+    num_args: int
+    offset: tuple[int, ...] = (0, 0)
+    h_w: tuple[int, ...] = (0, 0)
+    center_crop: bool = False
+    examples = (
+        {"arg0": (2, 1, 5, 4), "arg1": (2, 3, 3, 2), "num_args": 2, "offset": (1, 2)},
+        {"arg0": (2, 1, 5, 4), "num_args": 1, "h_w": (3, 2)},
+        {"arg0": (2, 1, 5, 4), "num_args": 1, "h_w": (2, 2), "center_crop": True},
+    )
+    rows = "parallel"
+
+    def __post_init__(self) -> None:
+        if self.num_args not in (1, 2) or len(self.offset) != 2 or len(self.h_w) != 2 or min(self.offset) < 0:
+            raise AttributeValueError(
+                "Crop: num_args must be 1 or 2, offset and h_w two whole numbers from 0, "
+                f"but they are {self.num_args}, {self.offset}, {self.h_w}"
+            )
+
+    def infer(self, s: Any) -> None:
+        s.out = (UNKNOWN,) * 4
+        s.data = ((UNKNOWN,) * 4,) * self.num_args
+        window = s.data[1][2:] if self.num_args == 2 else self.h_w
+        s.out = (*s.data[0][:2], *window)
+        s.data = ((*s.out[:2], UNKNOWN, UNKNOWN), *s.data[1:])
+        offset = (0, 0) if self.center_crop else self.offset
+        sizes, whole = s.out[2:], s.data[0]
+        if any(size < 1 or start + size > dim for start, size, dim in zip(offset, sizes, whole[2:], strict=True)):
+            s.fail("arg0", f"must hold a window of {format_shape(sizes)} at {offset}, but it is {format_shape(whole)}")
+
+    def window(self, whole: Any, part: Any) -> Any:
+        """The view of ``whole`` that has the height and width of ``part``."""
+        y, x = self.offset
+        (height, width), (all_y, all_x) = part.shape[2:], whole.shape[2:]
+        if self.center_crop:
+            y, x = (all_y - height) // 2, (all_x - width) // 2
+        return whole[:, :, y : y + height, x : x + width]
+
+    def forward(self, xp: Any, data: Many, out: Any) -> None:
+        xp.copyto(out, self.window(data[0], out))
+
+    def backward(self, xp: Any, dout: Any, ddata: Many) -> None:
+        for gradient in ddata:
+            if gradient is not None:
+                gradient.fill(0)
+        if ddata[0] is not None:
+            xp.copyto(self.window(ddata[0], dout), dout)
+
+
+# --- joins and splits ------------------------------------------------------------------------------------------
+
+
+@register_op(aliases=("concat",))
+class Concat(Op):
+    """``out`` = the inputs one behind the other along axis ``dim``; their other dims are equal."""
+
+    num_args: int
+    dim: int = 1
+    examples = (
+        {"arg0": (2, 3), "arg1": (2, 1), "arg2": (2, 2), "num_args": 3},
+        {"arg0": (2, 3), "arg1": (1, 3), "num_args": 2, "dim": -2},
+    )
+
+    def __post_init__(self) -> None:
+        if self.num_args < 1:
+            raise AttributeValueError(f"Concat: attribute 'num_args' must be at least 1, but it is {self.num_args}")
+
+    def infer(self, s: Any) -> None:
+        check_axis(s, "out", self.dim)
+        for position, shape in enumerate(s.data):
+            if shape is not ANY and not -len(shape) <= self.dim < len(shape):
+                s.fail(f"arg{position}", f"must have an axis {self.dim}, but it is {format_shape(shape)}")
+        for shape in (*s.data, s.out):
+            others = replace(shape, self.dim, UNKNOWN)
+            s.data, s.out = (others,) * self.num_args, others
+        if s.out is ANY:
+            return
+        lengths = [shape[self.dim] for shape in s.data]
+        s.out = replace(s.out, self.dim, sum(lengths))
+        missing = [i for i, length in enumerate(lengths) if length is UNKNOWN]
+        if len(missing) == 1 and s.out[self.dim] is not UNKNOWN:
+            rest = s.out[self.dim] - sum(length for length in lengths if length is not UNKNOWN)
+            if rest < 0:
+                s.fail("out", f"is shorter than its known parts in dim {self.dim}: it is {format_shape(s.out)}")
+            s.data = tuple(replace(shape, self.dim, rest) if i in missing else shape for i, shape in enumerate(s.data))
+
+    def forward(self, xp: Any, data: Many, out: Any) -> None:
+        xp.concatenate(data, self.dim, out=out)
+
+    def prepare(self, known: Any, context: Any) -> list[slice]:
+        ends = list(itertools.accumulate((shape[self.dim] for shape in known.data), initial=0))
+        return [slice(start, end) for start, end in itertools.pairwise(ends)]
+
+    def backward(self, xp: Any, state: list[slice], dout: Any, ddata: Many) -> None:
+        lined = dout.swapaxes(0, self.dim)
+        for gradient, part in zip(ddata, state, strict=True):
+            if gradient is not None:
+                xp.copyto(gradient.swapaxes(0, self.dim), lined[part])
+
+
+@register_op(aliases=("split",))
+class SliceChannel(Op):
+    """The outputs are ``num_outputs`` equal pieces of ``data`` along ``axis``; ``squeeze_axis`` drops an axis of 1."""
+
+    num_outputs: int
+    axis: int = 1
+    squeeze_axis: bool = False
+    examples = (
+        {"data": (2, 6), "num_outputs": 3},
+        {"data": (4, 2), "num_outputs": 2, "axis": 0},
+        {"data": (2, 3, 2), "num_outputs": 2, "axis": -1, "squeeze_axis": True},
+    )
+
+    def __post_init__(self) -> None:
+        if self.num_outputs < 1:
+            raise AttributeValueError(
+                f"SliceChannel: attribute 'num_outputs' must be at least 1, but it is {self.num_outputs}"
+            )
+
+    def outputs(self) -> tuple[str, ...]:
+        return tuple(f"out{i}" for i in range(self.num_outputs)) if self.num_outputs > 1 else ("out",)
+
+    def infer(self, s: Any) -> None:
+        check_axis(s, "data", self.axis)
+        for shape in s.out:
+            s.out = (shape,) * self.num_outputs
+        piece = s.out[0]
+        if self.squeeze_axis:
+            least = max(2, self.axis + 1, -self.axis)
+            for name, shape, short in (("data", s.data, 0), ("out", piece, 1)):
+                if shape is not ANY and len(shape) + short < least:
+                    s.fail(name, f"must have at least {least - short} dims, but it is {format_shape(shape)}")
+            s.data = insert(piece, self.axis, self.num_outputs)
+            s.data = replace(s.data, self.axis, self.num_outputs)
+            s.out = (drop(s.data, self.axis),) * self.num_outputs
+            return
+        if piece is not ANY:
+            s.data = replace(piece, self.axis, piece[self.axis] * self.num_outputs)
+        if s.data is not ANY:
+            whole, count = s.data[self.axis], self.num_outputs
+            if whole is not UNKNOWN and whole % count:
+                s.fail("data", f"must divide by {count} in dim {self.axis}, but it is {format_shape(s.data)}")
+            s.out = (replace(s.data, self.axis, whole // count),) * count
+
+    def _pieces(self, whole: Any) -> list[Any]:
+        """Views of ``whole``, one an output."""
+        lined = whole.swapaxes(0, self.axis)
+        step = lined.shape[0] // self.num_outputs
+        views = [lined[i * step : (i + 1) * step].swapaxes(0, self.axis) for i in range(self.num_outputs)]
+        return [view.squeeze(self.axis) for view in views] if self.squeeze_axis else views
+
+    def forward(self, xp: Any, data: Any, out: Many) -> None:
+        for piece, target in zip(self._pieces(data), out, strict=True):
+            xp.copyto(target, piece)
+
+    def backward(self, xp: Any, dout: Many, ddata: Any) -> None:
+        for piece, gradient in zip(self._pieces(ddata), dout, strict=True):
+            xp.copyto(piece, gradient)
