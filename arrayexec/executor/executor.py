@@ -201,11 +201,11 @@ class Executor:
     def _start_states(self) -> None:
         graph = self._binding.graph
         for number, node in enumerate(graph.nodes):
-            if node.signature is not None and hasattr(node.op, "start"):
+            if node.signature is not None and node.op is not None:
                 entries = graph.values(number)
                 shapes = [self._binding.shapes[e] for e in entries]
                 known = Known(node.signature, shapes, [self._binding.types[e] for e in entries])
-                self._states[number] = node.op.start(known)
+                self._states[number] = node.op.prepare(known, self._binding.context)
 
     def _bind_plan(self, mode: str) -> BoundPlan:
         """The bound plan of a mode; shared memory grows here if it must."""

@@ -72,7 +72,7 @@ class Trial:
         self.cls, self.example, self.dtype = cls, example, np.dtype(dtype)
         self.op: Any = make_op(cls.form.name, attributes)
         self.signature = signature_of(self.op)
-        texts = {key: to_text(value) for key, value in attributes.items() if value is not None}
+        texts = {key: to_text(value) for key, value in attributes.items()}
         nodes = {name: variable(f"v_{name}") for name in self.signature.arguments}
         if twice:
             nodes[twice[1]] = nodes[twice[0]]
