@@ -1,15 +1,15 @@
-"""One operator's example on the processor and on another device: how far are the numbers apart."""
+"""Operators and recorded networks on another device: how far are the numbers from the processor's, from MXNet's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from arrayexec.context import Context, asnumpy, copyto
 from arrayexec.registry import Op, all_names, get_op
-from arrayexec.testing.trial import Trial
+from arrayexec.testing.trial import Outcome, Trial
 
 LIMITS = {"float32": 3e-5, "float64": 1e-11}
 """Largest error, relative to the largest number of the array: another library sums in another order."""
@@ -61,3 +61,29 @@ def compare(cls: type[Op], example: Mapping[str, Any], context: Context, dtype: 
         for name, array in here.items():
             found[f"{mode} {name}"] = difference(array, asnumpy(other[name]))
     return found
+
+
+def run_on(context: Context) -> Callable[..., Outcome]:
+    """A runner of recorded cases (see tests/conformance/test_operators.py) through the executor on a device."""
+
+    def run(symbol: Any, args: Any, aux: Any, is_train: bool, heads: Any, wants: Any, gradients: Any) -> Outcome:
+        there = {name: to_device(context, array) for name, array in args.items()}
+        states = {name: to_device(context, array) for name, array in aux.items()}
+        asked = {name: how for name, how in wants.items() if how != "null"}
+        grads = {
+            name: to_device(context, gradients[name] if name in gradients else np.zeros_like(args[name])) for name in asked
+        }
+        executor = symbol.bind(context, there, grads, {name: asked.get(name, "null") for name in args}, states)
+        outputs = [asnumpy(array).copy() for array in executor.forward(is_train=is_train)]
+        if asked:
+            executor.backward(heads and [to_device(context, head) for head in heads])
+        for name, array in args.items():
+            np.copyto(array, asnumpy(there[name]))  # whoever asks whether arguments were written sees it
+        return Outcome(
+            outputs,
+            [],
+            {name: asnumpy(array).copy() for name, array in grads.items()},
+            {name: asnumpy(array).copy() for name, array in states.items()},
+        )
+
+    return run
