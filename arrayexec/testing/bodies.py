@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ..dims import ANY, UNKNOWN, known
+from ..dims import ANY, UNKNOWN
 from ..errors import ArrayExecError, ShapeError, TypeInferenceError
-from ..symbol.infer import infer_shapes
+from ..symbol.infer import _Shapes as ShapeTable
 from .naive import Array, NaiveRun, poisoned
 from .trial import Outcome, Trial
 
@@ -159,35 +159,42 @@ def check_keeps(trial: Trial) -> Iterator[str]:
 
 def check_inplace(trial: Trial) -> Iterator[str]:
     """Overwriting what ``inplace`` names gives the same numbers."""
+    form, signature, names = trial.cls.form, trial.signature, frozenset(trial.differentiable())
     for is_train in modes(trial):
         for target, source in trial.op.inplace.items():
-            if target in trial.signature.outputs:
-                if source not in trial.signature.inputs:
-                    continue
+            if target in signature.outputs:
                 run = trial.start(is_train=is_train)
-                want = dict(zip(trial.signature.outputs, run.forward(), strict=True))
+                want = {target: run.forward()[signature.outputs.index(target)]}
                 bound = run.bind(trial.number, "forward")
-                parameters = trial.cls.form.forward.parameters
-                shared = bound[parameters.index(source)].copy()
-                bound[parameters.index(source)] = shared
-                bound[parameters.index(target)] = shared = shared.reshape(want[target].shape)
+                got = {target: _laid_over(bound, form.forward.parameters, target, source)}
+                if got[target] is None:
+                    continue
                 with np.errstate(all="ignore"):
                     trial.op.forward(*bound)
-                text = unequal({target: shared}, {target: want[target]})
-            else:
-                names = frozenset(trial.differentiable())
-                if target.removeprefix("d") not in names:
+            elif target[1:] in names:
+                want, over = _Bound(trial, is_train, names).call(), _Bound(trial, is_train, names)
+                shared = _laid_over(over.arguments, over.parameters, target, source)
+                if shared is None:
                     continue
-                want, bound_backward = _Bound(trial, is_train, names).call(), _Bound(trial, is_train, names)
-                place = bound_backward.parameters.index(source)
-                shared = bound_backward.arguments[place].copy()
-                bound_backward.arguments[place] = shared
-                shared = shared.reshape(trial.shape(target[1:]))
-                bound_backward.arguments[bound_backward.parameters.index(target)] = shared
-                bound_backward.leaving[trial.signature.inputs.index(target.removeprefix("d"))] = shared
-                text = unequal(bound_backward.call(), want)
+                over.leaving[signature.inputs.index(target[1:])] = shared
+                got = over.call()
+            else:
+                continue
+            text = unequal(got, want)
             if text:
                 yield f"inplace {target} over {source} is not safe ({mode_name(is_train)}): {text}"
+
+
+def _laid_over(bound: list[Any], parameters: tuple[str, ...], target: str, source: str) -> Array | None:
+    """Bind ``target`` to the bytes of ``source``; None where they are not as many, or one is absent."""
+    if target not in parameters or source not in parameters:
+        return None
+    written, read = bound[parameters.index(target)], bound[parameters.index(source)]
+    if written is None or read is None or written.nbytes != read.nbytes:
+        return None
+    bound[parameters.index(source)] = read = read.copy()
+    bound[parameters.index(target)] = read.reshape(-1).view(written.dtype).reshape(written.shape)
+    return bound[parameters.index(target)]
 
 
 def check_view(trial: Trial) -> Iterator[str]:
@@ -412,20 +419,30 @@ def names_of(trial: Trial) -> tuple[str, ...]:
 
 
 def check_partial(trial: Trial) -> Iterator[str]:
-    """With less known, inference raises nothing and says nothing false."""
-    truth = {f"v_{name}": trial.shape(name) for name in trial.signature.arguments}
-    cases: list[dict[str, Any]] = [{}]
-    for name, shape in truth.items():
-        cases += [{key: value for key, value in truth.items() if key != name}, {name: shape}]
-        for axis in range(len(shape)):
-            hole = (*shape[:axis], UNKNOWN, *shape[axis + 1 :])
-            cases += [{**truth, name: hole}, {name: hole}]
+    """With less known, on either side, inference raises nothing and says nothing false."""
+    inputs = {name: trial.shape(name) for name in trial.signature.arguments}
+    outputs = {name: trial.shape(name) for name in trial.signature.outputs}
+    cases: list[dict[str, Any]] = [{}, outputs, {**inputs, **outputs}]
+    for name, shape in {**inputs, **outputs}.items():
+        holes = [(*shape[:axis], UNKNOWN, *shape[axis + 1 :]) for axis in range(len(shape))]
+        for part in (shape, *holes):
+            cases += [{name: part}, {**outputs, name: part}, {**inputs, name: part}]
+        cases.append({key: value for key, value in inputs.items() if key != name})
+        cases.append({**outputs, **{key: value for key, value in inputs.items() if key != name}})
     for given in cases:
-        found = infer_shapes(trial.graph, given, "partial")
-        for entry, shape in enumerate(found):
-            right = trial.all_shapes[entry]
-            if shape is ANY or not known(right):
+        for name, shape in zip(names_of(trial), inferred(trial, given), strict=True):
+            right = trial.shape(name)
+            if shape is ANY:
                 continue
             if len(shape) != len(right) or any(a is not UNKNOWN and a != b for a, b in zip(shape, right, strict=True)):
-                name = trial.graph.entry_name(entry)
                 yield f"from {given} inference says that {name} is {shape}, but it is {right}"
+
+
+def inferred(trial: Trial, given: Mapping[str, Any]) -> list[Any]:
+    """Shapes of the node's values in frame order, from those ``given`` by name: inputs and outputs alike."""
+    table = ShapeTable(trial.graph)
+    for name, shape in given.items():
+        table.give(trial.entries[names_of(trial).index(name)], shape, "given")
+    table.seed()
+    table.run()
+    return [table.values[entry] for entry in trial.entries]
