@@ -303,12 +303,12 @@ class Convolution(Op):
             source = room
         images, channels, *places = source.strides
         axes = self._axes()
+        kernel_steps = (step * dilate for step, (_, _, dilate, _) in zip(places, axes, strict=True))
+        out_steps = (step * stride for step, (_, stride, _, _) in zip(places, axes, strict=True))
         windows = xp.lib.stride_tricks.as_strided(
             source,
             (source.shape[0], g.groups, g.channels, *g.kernel, *g.out),
-            (images, channels * g.channels, channels)
-            + tuple(step * dilate for step, (_, _, dilate, _) in zip(places, axes, strict=True))
-            + tuple(step * stride for step, (_, stride, _, _) in zip(places, axes, strict=True)),
+            (images, channels * g.channels, channels, *kernel_steps, *out_steps),
         )
         lines = (slice(None),) * (3 + len(axes)) + (tile.lines,)
         cells, matrix = self._columns(g, tile, columns)

@@ -1,0 +1,85 @@
+"""Operators that draw random numbers: their values depend on seed, node, step and place in the global batch only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from ..dims import ANY
+from ..errors import AttributeValueError
+from ..registry import Op, Temp, register_op
+from ..streams import width
+
+Array = Any
+
+
+@register_op
+class Dropout(Op):
+    """``out = data · mask / (1 - p)``: mask is 0 with probability ``p``, else 1; identity outside training.
+
+    data and out (n, …). ``mode="always"`` drops in inference too; the mask has size 1 on ``axes``, so whole slices drop
+    together. ``p = 1`` gives zeros and zero gradients. The mask is kept for backward, one byte a value.
+    """
+
+    p: float = 0.5
+    mode: Literal["training", "always"] = "training"
+    axes: tuple[int, ...] = ()
+    cudnn_off: bool = False
+    rows = "parallel"
+    hints = ("cudnn_off",)
+    hidden = ("mask",)
+    inplace = {"out": "data", "ddata": "dout"}  # noqa: RUF012
+    examples = (
+        {"data": (4, 6)},
+        {"data": (4, 6), "p": 0.25, "mode": "always"},
+        {"data": (4, 3, 5), "axes": (2,), "mode": "always"},
+        {"data": (4, 3), "axes": (0,), "mode": "always"},
+    )
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.p <= 1:
+            raise AttributeValueError(f"Dropout: attribute 'p' must lie in [0, 1], but it is {self.p}")
+
+    def infer(self, s: Any) -> None:
+        s.out = s.data
+        s.data = s.out
+        if s.data is ANY:
+            return
+        rank = len(s.data)
+        if any(not -rank <= axis < rank for axis in self.axes):
+            s.fail("data", f"must have the axes {self.axes}, but it has {rank} dims")
+        shared = {axis % rank for axis in self.axes}
+        s.mask = tuple(1 if axis in shared else dim for axis, dim in enumerate(s.data))
+
+    def types(self, t: Any) -> None:
+        t.same()
+        t.mask = "bool"
+
+    def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
+        return {"noise": ((s.mask[0], width(math.prod(s.mask[1:]))), "float32")}
+
+    def is_view(self, train: bool) -> bool:
+        return self.p == 0 or not (train or self.mode == "always")
+
+    def forward(
+        self, xp: Any, rng: Any, is_train: bool, data: Array, out: Array, mask: Array, noise: Temp
+    ) -> None:
+        if self.is_view(is_train):
+            mask.fill(True)
+            xp.copyto(out, data)
+            return
+        rng.uniform(noise, shared=0 in {axis % data.ndim for axis in self.axes})
+        rows = mask.reshape(len(noise), math.prod(mask.shape[1:]))
+        xp.greater_equal(noise[:, : rows.shape[1]], self.p, out=rows)
+        self._apply(xp, data, mask, out)
+
+    def backward(self, xp: Any, is_train: bool, dout: Array, mask: Array, ddata: Array) -> None:
+        if self.is_view(is_train):
+            xp.copyto(ddata, dout)
+        else:
+            self._apply(xp, dout, mask, ddata)
+
+    def _apply(self, xp: Any, values: Array, mask: Array, out: Array) -> None:
+        xp.multiply(values, 1 / (1 - self.p) if self.p < 1 else 0.0, out=out)
+        xp.multiply(out, mask, out=out)
