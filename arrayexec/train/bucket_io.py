@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy
 
-from ..errors import AttributeValueError, near_miss
+from ..errors import AttributeValueError
 from . import random
 from .io import DataBatch, DataDesc, DataIter, Shard
+from .options import one_of
 
 _LOG = logging.getLogger(__name__)
 # the order of the batches, and for every bucket the order of its sentences
@@ -33,31 +34,15 @@ class BucketSentenceIter(DataIter):
     Raises AttributeValueError for options that mean nothing and where no bucket is left.
     """
 
-    _LAST = ("discard", "pad")
-
     def __init__(
-        self,
-        sentences: Sequence[Sequence[int]],
-        batch_size: int,
-        buckets: Sequence[int] | None = None,
-        invalid_label: int = -1,
-        data_name: str = "data",
-        label_name: str = "softmax_label",
-        dtype: Any = "float32",
-        layout: str = "NT",
-        last_batch: str = "discard",
-        shuffle: bool = True,
-        num_shards: int = 1,
-        shard_id: int = 0,
+        self, sentences: Sequence[Sequence[int]], batch_size: int, buckets: Sequence[int] | None = None,
+        invalid_label: int = -1, data_name: str = "data", label_name: str = "softmax_label",
+        dtype: Any = "float32", layout: str = "NT", last_batch: str = "discard", shuffle: bool = True,
+        num_shards: int = 1, shard_id: int = 0,
     ) -> None:
         who = type(self).__name__
-        if layout not in ("NT", "TN"):
-            raise AttributeValueError(f"{who}: layout must be 'NT' or 'TN', but it is {layout!r}")
-        if last_batch not in self._LAST:
-            raise AttributeValueError(
-                f"{who}: last_batch must be 'discard' or 'pad', but it is {last_batch!r}"
-                + near_miss(last_batch, self._LAST)
-            )
+        self.layout = one_of(who, "layout", layout, ("NT", "TN"))
+        keeps_rest = one_of(who, "last_batch", last_batch, ("discard", "pad")) == "pad"
         self.shard = Shard(who, batch_size, num_shards, shard_id)
         super().__init__(self.shard.size)
         lengths = numpy.array([len(sentence) for sentence in sentences], numpy.intp)
@@ -67,7 +52,6 @@ class BucketSentenceIter(DataIter):
         self.data_name = data_name
         self.label_name = label_name
         self.dtype = numpy.dtype(dtype)
-        self.layout = layout
         self.shuffle = shuffle
         self.epoch = 0
 
@@ -77,7 +61,7 @@ class BucketSentenceIter(DataIter):
             _LOG.warning(
                 "%s: %d of %d sentences are longer than the largest bucket (%d) and are left out",
                 who, self.discarded, len(lengths), self.default_bucket_key,
-            )  # fmt: skip
+            )
         self._members = [numpy.flatnonzero(home == i) for i in range(len(self.buckets))]
         self._rows = [
             _padded([sentences[i] for i in members.tolist()], length, invalid_label, self.dtype)
@@ -89,7 +73,7 @@ class BucketSentenceIter(DataIter):
             (bucket, start)
             for bucket, members in enumerate(self._members)
             for start in range(0, len(members), size)
-            if last_batch == "pad" or start + size <= len(members)
+            if keeps_rest or start + size <= len(members)
         ]
         if not self._batches:
             raise AttributeValueError(
@@ -146,14 +130,8 @@ class BucketSentenceIter(DataIter):
         if self.layout == "TN":
             data, label = numpy.ascontiguousarray(data.T), numpy.ascontiguousarray(label.T)
         return DataBatch(
-            [data],
-            [label],
-            self.shard.pad(global_pad),
-            index,
-            length,
-            self._describe(self.data_name, length),
-            self._describe(self.label_name, length),
-            self.shard.first,
+            [data], [label], self.shard.pad(global_pad), index, length,
+            self._describe(self.data_name, length), self._describe(self.label_name, length), self.shard.first,
             self.shard.global_size - global_pad,
         )
 

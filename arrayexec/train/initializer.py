@@ -19,6 +19,7 @@ import numpy
 from .. import files
 from ..context import Array, asnumpy, copyto
 from ..errors import AttributeValueError, ShapeError, UnknownNameError, near_miss
+from .options import one_of, registered
 from .random import generator
 from .rnn_layout import rnn_pieces
 
@@ -56,12 +57,7 @@ def create(description: str | Initializer, **options: Any) -> Initializer:
             raise AttributeValueError(
                 f"initializer: the text must be like '[\"zero\", {{}}]', but it is {description!r}"
             ) from None
-    cls = _registry.get(str(name).lower())
-    if cls is None:
-        raise AttributeValueError(
-            f"initializer: there is none called {name!r}" + near_miss(str(name), _registry)
-        )
-    return cls(**options)
+    return registered("initializer", name, _registry)(**options)
 
 
 class InitDesc(str):
@@ -216,7 +212,7 @@ class Orthogonal(Initializer):
     def __init__(self, scale: float = 1.414, rand_type: str = "uniform") -> None:
         super().__init__(scale=scale, rand_type=rand_type)
         self.scale = scale
-        self.rand_type = _one_of(self, "rand_type", rand_type, ("uniform", "normal"))
+        self.rand_type = one_of(type(self).__name__, "rand_type", rand_type, ("uniform", "normal"))
 
     def _init_weight(self, desc: str, array: Array) -> None:
         _needs_rank(self, desc, array)
@@ -237,8 +233,8 @@ class Xavier(Initializer):
 
     def __init__(self, rnd_type: str = "uniform", factor_type: str = "avg", magnitude: float = 3) -> None:
         super().__init__(rnd_type=rnd_type, factor_type=factor_type, magnitude=magnitude)
-        self.rnd_type = _one_of(self, "rnd_type", rnd_type, ("uniform", "gaussian"))
-        self.factor_type = _one_of(self, "factor_type", factor_type, ("in", "out", "avg"))
+        self.rnd_type = one_of(type(self).__name__, "rnd_type", rnd_type, ("uniform", "gaussian"))
+        self.factor_type = one_of(type(self).__name__, "factor_type", factor_type, ("in", "out", "avg"))
         self.magnitude = magnitude
 
     def _init_weight(self, desc: str, array: Array) -> None:
@@ -303,22 +299,13 @@ class FusedRNN(Initializer):
     """
 
     def __init__(
-        self,
-        init: Initializer | str | None,
-        num_hidden: int,
-        num_layers: int,
-        mode: str,
-        bidirectional: bool = False,
-        forget_bias: float = 1.0,
+        self, init: Initializer | str | None, num_hidden: int, num_layers: int, mode: str,
+        bidirectional: bool = False, forget_bias: float = 1.0,
     ) -> None:
         self.init = None if init is None else create(init)
         super().__init__(
-            init=None if self.init is None else self.init.dumps(),
-            num_hidden=num_hidden,
-            num_layers=num_layers,
-            mode=mode,
-            bidirectional=bidirectional,
-            forget_bias=forget_bias,
+            init=None if self.init is None else self.init.dumps(), num_hidden=num_hidden,
+            num_layers=num_layers, mode=mode, bidirectional=bidirectional, forget_bias=forget_bias,
         )
         self.num_hidden = num_hidden
         self.num_layers = num_layers
@@ -417,15 +404,6 @@ class Load(Initializer):
 
 def _draw(desc: str) -> numpy.random.Generator:
     return generator("parameter", str(desc))
-
-
-def _one_of(init: Initializer, option: str, value: str, known: Sequence[str]) -> str:
-    if value not in known:
-        raise AttributeValueError(
-            f"{type(init).__name__}: {option} must be one of {', '.join(known)}, but it is {value!r}"
-            + near_miss(value, known)
-        )
-    return value
 
 
 def _needs_rank(init: Initializer, desc: str, array: Array) -> None:

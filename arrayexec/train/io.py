@@ -16,6 +16,7 @@ import numpy
 from ..context import Array, asnumpy
 from ..errors import AttributeValueError, ShapeError, UnknownNameError, near_miss
 from . import random
+from .options import one_of
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -75,16 +76,9 @@ class DataBatch:
     """The arrays of one step. The last ``pad`` rows only fill the batch up and do not count."""
 
     def __init__(
-        self,
-        data: Sequence[Array],
-        label: Sequence[Array] | None = None,
-        pad: int | None = None,
-        index: Any = None,
-        bucket_key: Any = None,
-        provide_data: Sequence[DataDesc] | None = None,
-        provide_label: Sequence[DataDesc] | None = None,
-        first_row: int = 0,
-        global_rows: int | None = None,
+        self, data: Sequence[Array], label: Sequence[Array] | None = None, pad: int | None = None,
+        index: Any = None, bucket_key: Any = None, provide_data: Sequence[DataDesc] | None = None,
+        provide_label: Sequence[DataDesc] | None = None, first_row: int = 0, global_rows: int | None = None,
     ) -> None:
         for role, arrays in (("data", data), ("label", label)):
             if arrays is not None and not isinstance(arrays, (list, tuple)):
@@ -221,26 +215,12 @@ class NDArrayIter(DataIter):
     Raises ShapeError where lengths differ, AttributeValueError for options that mean nothing.
     """
 
-    _HANDLES = ("pad", "discard", "roll_over")
-
     def __init__(
-        self,
-        data: Any,
-        label: Any = None,
-        batch_size: int = 1,
-        shuffle: bool = False,
-        last_batch_handle: str = "pad",
-        data_name: str = "data",
-        label_name: str = "softmax_label",
-        num_shards: int = 1,
-        shard_id: int = 0,
+        self, data: Any, label: Any = None, batch_size: int = 1, shuffle: bool = False,
+        last_batch_handle: str = "pad", data_name: str = "data", label_name: str = "softmax_label",
+        num_shards: int = 1, shard_id: int = 0,
     ) -> None:
         who = type(self).__name__
-        if last_batch_handle not in self._HANDLES:
-            raise AttributeValueError(
-                f"{who}: last_batch_handle must be one of {', '.join(self._HANDLES)}, but it is "
-                f"{last_batch_handle!r}{near_miss(last_batch_handle, self._HANDLES)}"
-            )
         self.data = _named_arrays(who, data, data_name)
         self.label = [] if label is None else _named_arrays(who, label, label_name)
         if not self.data:
@@ -249,7 +229,9 @@ class NDArrayIter(DataIter):
         self.shard = Shard(who, batch_size, num_shards, shard_id)
         super().__init__(self.shard.size)
         self.shuffle = shuffle
-        self.last_batch_handle = last_batch_handle
+        self.last_batch_handle = one_of(
+            who, "last_batch_handle", last_batch_handle, ("pad", "discard", "roll_over")
+        )
         self.epoch = 0
         self.hard_reset()
 
@@ -297,13 +279,8 @@ class NDArrayIter(DataIter):
         if not self.iter_next():
             raise StopIteration
         return DataBatch(
-            self.getdata(),
-            self.getlabel(),
-            self.getpad(),
-            self.getindex(),
-            provide_data=self.provide_data,
-            provide_label=self.provide_label,
-            first_row=self.shard.first,
+            self.getdata(), self.getlabel(), self.getpad(), self.getindex(), provide_data=self.provide_data,
+            provide_label=self.provide_label, first_row=self.shard.first,
             global_rows=self.shard.global_size - self._global_pad(),
         )
 
@@ -517,14 +494,8 @@ class PrefetchingIter(_Wrapper):
         first = batches[0]
         return DataBatch(
             [array for batch in batches for array in batch.data],
-            [array for batch in batches for array in batch.label or ()],
-            first.pad,
-            first.index,
-            first.bucket_key,
-            self.provide_data,
-            self.provide_label,
-            first.first_row,
-            first.global_rows,
+            [array for batch in batches for array in batch.label or ()], first.pad, first.index,
+            first.bucket_key, self.provide_data, self.provide_label, first.first_row, first.global_rows,
         )
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from ..errors import AttributeValueError
+from .options import one_of
 
 
 class LRScheduler:
@@ -19,22 +21,14 @@ class LRScheduler:
     """
 
     def __init__(
-        self,
-        base_lr: float | None = None,
-        warmup_steps: int = 0,
-        warmup_begin_lr: float = 0.0,
+        self, base_lr: float | None = None, warmup_steps: int = 0, warmup_begin_lr: float = 0.0,
         warmup_mode: str = "linear",
     ) -> None:
         self.base_lr_given = base_lr is not None
         self.base_lr = 0.01 if base_lr is None else base_lr
         self.warmup_steps = _counted(self, "warmup_steps", warmup_steps, 0)
         self.warmup_begin_lr = warmup_begin_lr
-        self.warmup_mode = warmup_mode
-        if warmup_mode not in ("linear", "constant"):
-            raise AttributeValueError(
-                f"{type(self).__name__}: warmup_mode must be 'linear' or 'constant', "
-                f"but it is {warmup_mode!r}"
-            )
+        self.warmup_mode = one_of(type(self).__name__, "warmup_mode", warmup_mode, ("linear", "constant"))
         if warmup_steps and base_lr is not None and warmup_begin_lr > base_lr:
             raise AttributeValueError(
                 f"{type(self).__name__}: warmup_begin_lr must not exceed base_lr ({base_lr}), "
@@ -58,16 +52,10 @@ class FactorScheduler(LRScheduler):
     """Multiplied by ``factor`` after every ``step`` updates, but never below ``stop_factor_lr``."""
 
     def __init__(
-        self,
-        step: int,
-        factor: float = 1.0,
-        stop_factor_lr: float = 1e-8,
-        base_lr: float | None = None,
-        warmup_steps: int = 0,
-        warmup_begin_lr: float = 0.0,
-        warmup_mode: str = "linear",
+        self, step: int, factor: float = 1.0, stop_factor_lr: float = 1e-8, base_lr: float | None = None,
+        **warmup: Any,
     ) -> None:
-        super().__init__(base_lr, warmup_steps, warmup_begin_lr, warmup_mode)
+        super().__init__(base_lr, **warmup)
         self.step = _counted(self, "step", step, 1)
         self.factor = _shrinking(self, factor)
         self.stop_factor_lr = stop_factor_lr
@@ -84,15 +72,9 @@ class MultiFactorScheduler(LRScheduler):
     """Multiplied by ``factor`` after each of the updates listed in ``step`` (rising)."""
 
     def __init__(
-        self,
-        step: Sequence[int],
-        factor: float = 1.0,
-        base_lr: float | None = None,
-        warmup_steps: int = 0,
-        warmup_begin_lr: float = 0.0,
-        warmup_mode: str = "linear",
+        self, step: Sequence[int], factor: float = 1.0, base_lr: float | None = None, **warmup: Any
     ) -> None:
-        super().__init__(base_lr, warmup_steps, warmup_begin_lr, warmup_mode)
+        super().__init__(base_lr, **warmup)
         if not isinstance(step, (list, tuple)) or not step:
             raise AttributeValueError(
                 f"MultiFactorScheduler: step must be a list of updates, but it is {step!r}"
@@ -111,16 +93,10 @@ class _Decay(LRScheduler):
     """From ``base_lr`` at the end of the warm-up to ``final_lr`` at update ``max_update``, by `shape`."""
 
     def __init__(
-        self,
-        max_update: int,
-        base_lr: float | None = None,
-        final_lr: float = 0.0,
-        warmup_steps: int = 0,
-        warmup_begin_lr: float = 0.0,
-        warmup_mode: str = "linear",
+        self, max_update: int, base_lr: float | None = None, final_lr: float = 0.0, **warmup: Any
     ) -> None:
-        super().__init__(base_lr, warmup_steps, warmup_begin_lr, warmup_mode)
-        self.max_update = _counted(self, "max_update", max_update, warmup_steps + 1)
+        super().__init__(base_lr, **warmup)
+        self.max_update = _counted(self, "max_update", max_update, self.warmup_steps + 1)
         self.final_lr = final_lr
 
     def rate(self, num_update: int) -> float:
@@ -137,16 +113,10 @@ class PolyScheduler(_Decay):
     """``(1 − t)^pwr``: falls from ``base_lr`` to ``final_lr`` at update ``max_update``."""
 
     def __init__(
-        self,
-        max_update: int,
-        base_lr: float | None = None,
-        pwr: float = 2,
-        final_lr: float = 0.0,
-        warmup_steps: int = 0,
-        warmup_begin_lr: float = 0.0,
-        warmup_mode: str = "linear",
+        self, max_update: int, base_lr: float | None = None, pwr: float = 2, final_lr: float = 0.0,
+        **warmup: Any,
     ) -> None:
-        super().__init__(max_update, base_lr, final_lr, warmup_steps, warmup_begin_lr, warmup_mode)
+        super().__init__(max_update, base_lr, final_lr, **warmup)
         self.pwr = pwr
 
     def shape(self, done: float) -> float:

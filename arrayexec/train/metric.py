@@ -10,33 +10,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy
 
 from ..context import Array, asnumpy
 from ..errors import AttributeValueError
 from .metric_base import CompositeEvalMetric, CustomMetric, EvalMetric, Host, create, np, register
+from .options import one_of
 
 __all__ = [
-    "Accuracy",
-    "CompositeEvalMetric",
-    "CrossEntropy",
-    "CustomMetric",
-    "EvalMetric",
-    "F1",
-    "Loss",
-    "MAE",
-    "MCC",
-    "MSE",
-    "NegativeLogLikelihood",
-    "PearsonCorrelation",
-    "Perplexity",
-    "RMSE",
-    "TopKAccuracy",
-    "create",
-    "np",
-    "register",
+    "create", "register", "EvalMetric", "CompositeEvalMetric", "CustomMetric", "np",
+    "Accuracy", "TopKAccuracy", "F1", "MCC", "Perplexity", "MAE", "MSE", "RMSE",
+    "CrossEntropy", "NegativeLogLikelihood", "PearsonCorrelation", "Loss",
 ]
 
 
@@ -44,7 +30,9 @@ __all__ = [
 class Accuracy(EvalMetric):
     """The share of right predictions: scores along ``axis``, or classes where the shapes are equal."""
 
-    def __init__(self, axis: int = 1, name: str = "accuracy", **names: Any) -> None:
+    default_name = "accuracy"
+
+    def __init__(self, axis: int = 1, name: str | None = None, **names: Any) -> None:
         super().__init__(name, **names, axis=axis)
         self.axis = axis
 
@@ -87,101 +75,101 @@ class TopKAccuracy(EvalMetric):
             self.num_inst += label.size
 
 
-class _BinaryMetric(EvalMetric):
-    """From the counts of true and false positives and negatives of two classes."""
+class _Averaged(EvalMetric):
+    """A score of sums that add up: its mean over updates (``macro``) or that of all sums (``micro``)."""
 
-    def __init__(self, name: str, average: str = "macro", **names: Any) -> None:
-        if average not in ("macro", "micro"):
-            raise AttributeValueError(
-                f"{type(self).__name__}: average must be 'macro' or 'micro', but it is {average!r}"
-            )
-        self.average = average
+    width: ClassVar[int]
+
+    def __init__(self, name: str | None = None, average: str = "macro", **names: Any) -> None:
+        self.average = one_of(type(self).__name__, "average", average, ("macro", "micro"))
         super().__init__(name, **names, average=average)
 
-    def score(self, tp: float, fp: float, fn: float, tn: float) -> float:
-        """The value of four counts."""
+    def score(self, *sums: float) -> float:
+        """The value of ``width`` sums."""
         raise AttributeValueError(f"metric {type(self).__name__}: the class must define score()")
+
+    def _add(self, sums: Host) -> None:
+        if self.average == "micro":
+            self._sums += sums
+        else:
+            self.sum_metric += self.score(*sums.tolist())
+            self.num_inst += 1
 
     def reset(self) -> None:
         """Forget everything."""
         super().reset()
-        self._counts = numpy.zeros(4)
-
-    def update(self, labels: Sequence[Array], preds: Sequence[Array]) -> None:
-        """Add a batch: predictions (n, 2) or (n, 1, 2), labels 0 or 1.
-
-        Raises AttributeValueError for other labels.
-        """
-        counts = numpy.zeros(4)
-        for label, pred in self._pairs(labels, preds):
-            self._must_agree(label, pred, pred.shape[-1] == 2 and pred.size == 2 * label.size)
-            positive = pred.reshape(-1, 2).argmax(1) == 1
-            label = label.reshape(-1)
-            if not numpy.isin(label, (0, 1)).all():
-                raise AttributeValueError(f"metric {self.name!r}: labels must be 0 or 1, but one is "
-                                          f"{label[~numpy.isin(label, (0, 1))][0]:g}")  # fmt: skip
-            truth = label == 1
-            counts += [
-                (positive & truth).sum(),
-                (positive & ~truth).sum(),
-                (~positive & truth).sum(),
-                (~positive & ~truth).sum(),
-            ]
-        if self.average == "macro":
-            self.sum_metric += self.score(*counts)
-            self.num_inst += 1
-        else:
-            self._counts += counts
+        self._sums = numpy.zeros(self.width)
 
     def state(self) -> Host:
         """The sums as a float64 vector."""
-        return super().state() if self.average == "macro" else self._counts.copy()
+        return super().state() if self.average == "macro" else self._sums.copy()
 
     def merge(self, states: Iterable[Host]) -> None:
         """Replace the sums by the total of ``states``."""
         if self.average == "macro":
             super().merge(states)
         else:
-            self._counts = sum(states, start=numpy.zeros(4))
+            self._sums = sum(states, start=numpy.zeros(self.width))
 
     def evaluate(self, state: Host) -> float:
         """The value that belongs to a vector of sums."""
         if self.average == "macro":
             return float(super().evaluate(state))
-        return self.score(*state) if state.any() else math.nan
+        return self.score(*state.tolist()) if state.any() else math.nan
+
+
+class _Binary(_Averaged):
+    """From the counts of true and false positives, false and true negatives of class 1."""
+
+    width = 4
+
+    def update(self, labels: Sequence[Array], preds: Sequence[Array]) -> None:
+        """Add a batch: predictions (n, 2), labels 0 or 1.
+
+        Raises AttributeValueError for other labels.
+        """
+        counts = numpy.zeros(4)
+        for label, pred in self._pairs(labels, preds):
+            self._must_agree(label, pred, pred.shape[-1] == 2 and pred.size == 2 * label.size)
+            truth = self._classes(label, 2) == 1
+            positive = pred.reshape(-1, 2).argmax(1) == 1
+            counts += [(a & b).sum() for a in (positive, ~positive) for b in (truth, ~truth)]
+        self._add(counts)
 
 
 @register()
-class F1(_BinaryMetric):
+class F1(_Binary):
     """Harmonic mean of precision and recall of class 1; 0 where there are no true positives."""
 
-    def __init__(self, name: str = "f1", average: str = "macro", **names: Any) -> None:
-        super().__init__(name, average, **names)
+    default_name = "f1"
 
-    def score(self, tp: float, fp: float, fn: float, tn: float) -> float:
+    def score(self, *sums: float) -> float:
         """``2·tp / (2·tp + fp + fn)``."""
-        return float(2 * tp / (2 * tp + fp + fn)) if tp else 0.0
+        tp, fp, fn, _ = sums
+        return 2 * tp / (2 * tp + fp + fn) if tp else 0.0
 
 
 @register()
-class MCC(_BinaryMetric):
+class MCC(_Binary):
     """Matthews' correlation coefficient of two classes; 0 where a class is missing on either side."""
 
-    def __init__(self, name: str = "mcc", average: str = "macro", **names: Any) -> None:
-        super().__init__(name, average, **names)
+    default_name = "mcc"
 
-    def score(self, tp: float, fp: float, fn: float, tn: float) -> float:
+    def score(self, *sums: float) -> float:
         """The correlation of prediction and truth."""
+        tp, fp, fn, tn = sums
         product = (tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)
-        return float((tp * tn - fp * fn) / math.sqrt(product)) if product else 0.0
+        return (tp * tn - fp * fn) / math.sqrt(product) if product else 0.0
 
 
 @register()
 class Perplexity(EvalMetric):
     """``exp`` of the mean of −log p(label) over all labels but ``ignore_label``; classes lie on ``axis``."""
 
+    default_name = "perplexity"
+
     def __init__(
-        self, ignore_label: int | None = None, axis: int = -1, name: str = "perplexity", **names: Any
+        self, ignore_label: int | None = None, axis: int = -1, name: str | None = None, **names: Any
     ) -> None:
         super().__init__(name, **names, ignore_label=ignore_label, axis=axis)
         self.ignore_label = ignore_label
@@ -197,7 +185,7 @@ class Perplexity(EvalMetric):
                 counted = label != self.ignore_label
                 rows, label = rows[counted], label[counted]
             probabilities = numpy.maximum(self._probabilities(label, rows), 1e-10)
-            self.sum_metric -= float(numpy.log(probabilities).sum(dtype=numpy.float64))
+            self.sum_metric -= float(numpy.log(probabilities).sum())
             self.num_inst += label.size
 
     def evaluate(self, state: Host) -> float:
@@ -225,8 +213,7 @@ class _UpdateMean(EvalMetric):
 class MAE(_UpdateMean):
     """Mean absolute error."""
 
-    def __init__(self, name: str = "mae", **names: Any) -> None:
-        super().__init__(name, **names)
+    default_name = "mae"
 
     def distance(self, difference: Host) -> float:
         """The distance of one update."""
@@ -237,8 +224,7 @@ class MAE(_UpdateMean):
 class MSE(_UpdateMean):
     """Mean squared error."""
 
-    def __init__(self, name: str = "mse", **names: Any) -> None:
-        super().__init__(name, **names)
+    default_name = "mse"
 
     def distance(self, difference: Host) -> float:
         """The distance of one update."""
@@ -249,8 +235,7 @@ class MSE(_UpdateMean):
 class RMSE(_UpdateMean):
     """Root of the mean squared error of every update, averaged."""
 
-    def __init__(self, name: str = "rmse", **names: Any) -> None:
-        super().__init__(name, **names)
+    default_name = "rmse"
 
     def distance(self, difference: Host) -> float:
         """The distance of one update."""
@@ -261,7 +246,9 @@ class RMSE(_UpdateMean):
 class CrossEntropy(EvalMetric):
     """The mean of −log(p(label) + eps); predictions (…, classes)."""
 
-    def __init__(self, eps: float = 1e-12, name: str = "cross-entropy", **names: Any) -> None:
+    default_name = "cross-entropy"
+
+    def __init__(self, eps: float = 1e-12, name: str | None = None, **names: Any) -> None:
         super().__init__(name, **names, eps=eps)
         self.eps = eps
 
@@ -269,7 +256,7 @@ class CrossEntropy(EvalMetric):
         """Add a batch."""
         for label, pred in self._pairs(labels, preds):
             self._must_agree(label, pred, label.size * pred.shape[-1] == pred.size)
-            probabilities = self._probabilities(label, pred.reshape(label.size, -1)).astype(numpy.float64)
+            probabilities = self._probabilities(label, pred.reshape(label.size, -1))
             self.sum_metric -= float(numpy.log(probabilities + self.eps).sum())
             self.num_inst += label.size
 
@@ -278,26 +265,15 @@ class CrossEntropy(EvalMetric):
 class NegativeLogLikelihood(CrossEntropy):
     """`CrossEntropy` under another name."""
 
-    def __init__(self, eps: float = 1e-12, name: str = "nll-loss", **names: Any) -> None:
-        super().__init__(eps, name, **names)
+    default_name = "nll-loss"
 
 
 @register("pearsonr")
-class PearsonCorrelation(EvalMetric):
-    """Pearson's correlation: the mean over updates (``macro``) or that of all samples (``micro``)."""
+class PearsonCorrelation(_Averaged):
+    """Pearson's correlation; NaN where labels or predictions do not vary."""
 
-    def __init__(self, name: str = "pearsonr", average: str = "macro", **names: Any) -> None:
-        if average not in ("macro", "micro"):
-            raise AttributeValueError(
-                f"PearsonCorrelation: average must be 'macro' or 'micro', but it is {average!r}"
-            )
-        self.average = average
-        super().__init__(name, **names, average=average)
-
-    def reset(self) -> None:
-        """Forget everything."""
-        super().reset()
-        self._moments = numpy.zeros(6)
+    default_name = "pearsonr"
+    width = 6
 
     def update(self, labels: Sequence[Array], preds: Sequence[Array]) -> None:
         """Add a batch: labels and predictions of one size."""
@@ -306,42 +282,20 @@ class PearsonCorrelation(EvalMetric):
             x, y = (array.reshape(-1).astype(numpy.float64) for array in (label, pred))
             if self.average == "macro":  # whose sums need not add up
                 x, y = x - x.mean(), y - y.mean()
-            moments = numpy.array([x.size, x.sum(), y.sum(), x @ x, y @ y, x @ y])
-            if self.average == "micro":
-                self._moments += moments
-            else:
-                self.sum_metric += _correlation(moments)
-                self.num_inst += 1
+            self._add(numpy.array([x.size, x.sum(), y.sum(), x @ x, y @ y, x @ y]))
 
-    def state(self) -> Host:
-        """The sums as a float64 vector."""
-        return super().state() if self.average == "macro" else self._moments.copy()
-
-    def merge(self, states: Iterable[Host]) -> None:
-        """Replace the sums by the total of ``states``."""
-        if self.average == "macro":
-            super().merge(states)
-        else:
-            self._moments = sum(states, start=numpy.zeros(6))
-
-    def evaluate(self, state: Host) -> float:
-        """The value that belongs to a vector of sums."""
-        return float(super().evaluate(state)) if self.average == "macro" else _correlation(state)
-
-
-def _correlation(moments: Host) -> float:
-    """From count, Σx, Σy, Σx², Σy², Σxy; NaN where one of the two does not vary."""
-    n, x, y, xx, yy, xy = map(float, moments)
-    spread = (n * xx - x * x) * (n * yy - y * y)
-    return (n * xy - x * y) / math.sqrt(spread) if spread > 0 else math.nan
+    def score(self, *sums: float) -> float:
+        """From count, Σx, Σy, Σx², Σy², Σxy."""
+        n, x, y, xx, yy, xy = sums
+        spread = (n * xx - x * x) * (n * yy - y * y)
+        return (n * xy - x * y) / math.sqrt(spread) if spread > 0 else math.nan
 
 
 @register()
 class Loss(EvalMetric):
     """The mean of all predicted values; labels do not matter."""
 
-    def __init__(self, name: str = "loss", **names: Any) -> None:
-        super().__init__(name, **names)
+    default_name = "loss"
 
     def update(self, labels: Sequence[Array], preds: Sequence[Array]) -> None:
         """Add a batch."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy
 
 from ..context import Array, asnumpy
 from ..errors import AttributeValueError, ShapeError, UnknownNameError, near_miss
+from .options import registered
 
 Host = numpy.ndarray[Any, Any]
 
@@ -38,12 +39,7 @@ def create(metric: Any, *args: Any, **options: Any) -> EvalMetric:
         return CompositeEvalMetric([create(one, *args, **options) for one in metric])
     if callable(metric):
         return CustomMetric(metric, *args, **options)
-    cls = _registry.get(str(metric).lower())
-    if cls is None:
-        raise AttributeValueError(
-            f"metric: there is none called {metric!r}" + near_miss(str(metric), _registry)
-        )
-    return cls(*args, **options)
+    return registered("metric", metric, _registry)(*args, **options)
 
 
 class EvalMetric:
@@ -53,14 +49,13 @@ class EvalMetric:
     ``output_names`` and ``label_names`` pick what `update_dict` uses.
     """
 
+    default_name: ClassVar[str] = "metric"
+
     def __init__(
-        self,
-        name: str,
-        output_names: Sequence[str] | None = None,
-        label_names: Sequence[str] | None = None,
-        **config: Any,
+        self, name: str | None = None, output_names: Sequence[str] | None = None,
+        label_names: Sequence[str] | None = None, **config: Any,
     ) -> None:
-        self.name = name
+        self.name = name or self.default_name
         self.output_names = output_names
         self.label_names = label_names
         self._config = config
@@ -142,34 +137,31 @@ class EvalMetric:
                 f"shapes are {label.shape} and {pred.shape}"
             )
 
-    def _probabilities(self, label: Host, pred: Host) -> Host:
-        """The entry of each row of ``pred`` (n, classes) that its label names.
-
-        Raises AttributeValueError for a label that is no class.
-        """
+    def _classes(self, label: Host, count: int) -> numpy.ndarray[Any, numpy.dtype[numpy.intp]]:
+        """The labels as a vector of integers; raises AttributeValueError for one outside of 0..count − 1."""
         classes = numpy.trunc(label).reshape(-1)
-        wrong = (classes < 0) | (classes >= pred.shape[1])
+        wrong = (classes < 0) | (classes >= count)
         if wrong.any():
             raise AttributeValueError(
-                f"metric {self.name!r}: labels must be in 0..{pred.shape[1] - 1}, "
-                f"but one is {classes[wrong][0]:g}"
+                f"metric {self.name!r}: labels must be in 0..{count - 1}, but one is {classes[wrong][0]:g}"
             )
-        return pred[numpy.arange(len(pred)), classes.astype(numpy.intp)]
+        return classes.astype(numpy.intp)
+
+    def _probabilities(self, label: Host, pred: Host) -> Host:
+        """The entry of each row of ``pred`` (n, classes) that its label names, as float64."""
+        picked: Host = pred[numpy.arange(len(pred)), self._classes(label, pred.shape[1])]
+        return picked.astype(numpy.float64)
 
 
 @register("composite")
 class CompositeEvalMetric(EvalMetric):
     """Several metrics as one; `get` gives lists."""
 
-    def __init__(
-        self,
-        metrics: Sequence[Any] | None = None,
-        name: str = "composite",
-        output_names: Sequence[str] | None = None,
-        label_names: Sequence[str] | None = None,
-    ) -> None:
+    default_name = "composite"
+
+    def __init__(self, metrics: Sequence[Any] | None = None, name: str | None = None, **names: Any) -> None:
         self.metrics = [create(metric) for metric in metrics or ()]
-        super().__init__(name, output_names, label_names)
+        super().__init__(name, **names)
 
     def add(self, metric: Any) -> None:
         """Append a metric, or what `create` makes one of."""
@@ -241,10 +233,7 @@ class CustomMetric(EvalMetric):
     """
 
     def __init__(
-        self,
-        feval: Callable[[Host, Host], Any],
-        name: str | None = None,
-        allow_extra_outputs: bool = False,
+        self, feval: Callable[[Host, Host], Any], name: str | None = None, allow_extra_outputs: bool = False,
         **names: Any,
     ) -> None:
         if name is None:

@@ -16,6 +16,7 @@ import numpy
 from ..context import Array, Context, asnumpy, context_of, copyto
 from ..errors import AttributeValueError, CheckpointError, ShapeError, near_miss
 from .lr_scheduler import LRScheduler
+from .options import registered
 
 Key = int | str
 State = dict[str, Array]
@@ -38,11 +39,7 @@ def create(name: str | Optimizer, **options: Any) -> Optimizer:
     """
     if isinstance(name, Optimizer):
         return name
-    cls = _registry.get(str(name).lower())
-    if cls is None:
-        raise AttributeValueError(
-            f"optimizer: there is none called {name!r}" + near_miss(str(name), _registry)
-        )
+    cls = registered("optimizer", name, _registry)
     known = [*inspect.signature(cls).parameters, *inspect.signature(Optimizer).parameters]
     for option in options:
         if option not in known:
@@ -87,17 +84,10 @@ class Optimizer:
     default_lr: ClassVar[float] = 0.01
 
     def __init__(
-        self,
-        rescale_grad: float = 1.0,
-        param_idx2name: Mapping[int, str] | None = None,
-        wd: float = 0.0,
-        clip_gradient: float | None = None,
-        learning_rate: float | None = None,
-        lr_scheduler: LRScheduler | None = None,
-        sym: Any = None,
-        begin_num_update: int = 0,
-        multi_precision: bool = False,
-        param_dict: Mapping[Key, Any] | None = None,
+        self, rescale_grad: float = 1.0, param_idx2name: Mapping[int, str] | None = None, wd: float = 0.0,
+        clip_gradient: float | None = None, learning_rate: float | None = None,
+        lr_scheduler: LRScheduler | None = None, sym: Any = None, begin_num_update: int = 0,
+        multi_precision: bool = False, param_dict: Mapping[Key, Any] | None = None,
     ) -> None:
         self.rescale_grad = rescale_grad
         self.lr = self.default_lr if learning_rate is None else learning_rate
@@ -169,12 +159,7 @@ class Optimizer:
                 self._in_pieces(context, weight, grad, state, scratch, factors)
 
     def _in_pieces(
-        self,
-        context: Context,
-        weight: Array,
-        grad: Array,
-        state: State,
-        scratch: Scratch,
+        self, context: Context, weight: Array, grad: Array, state: State, scratch: Scratch,
         factors: dict[str, float],
     ) -> None:
         xp = context.xp
@@ -325,7 +310,7 @@ class Adam(Optimizer):
     def __init__(
         self, learning_rate: float | None = None, beta1: float = 0.9, beta2: float = 0.999,
         epsilon: float = 1e-8, **options: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(learning_rate=learning_rate, **options)
         self.beta1 = beta1
         self.beta2 = beta2

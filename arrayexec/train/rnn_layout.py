@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from ..errors import AttributeValueError, ShapeError, near_miss
+from ..errors import ShapeError
+from .options import one_of
 
 GATES = {
     "rnn_relu": ("",),
@@ -26,11 +27,7 @@ def rnn_pieces(
 
     Raises AttributeValueError for an unknown mode, ShapeError for a size that no number of inputs gives.
     """
-    if mode not in GATES:
-        raise AttributeValueError(
-            f"fused RNN: mode must be one of {', '.join(GATES)}, but it is {mode!r}{near_miss(mode, GATES)}"
-        )
-    gates = GATES[mode]
+    gates = GATES[one_of("fused RNN", "mode", mode, list(GATES))]
     directions = ("l", "r") if bidirectional else ("l",)
     inputs = _num_input(size, num_hidden, num_layers, len(gates), len(directions))
     cells = [(layer, direction) for layer in range(num_layers) for direction in directions]

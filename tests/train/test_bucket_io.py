@@ -154,7 +154,7 @@ def test_shards_draw_the_same_keys_and_share_the_rows(last_batch, shards):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"layout": "TNC"}, "layout must be 'NT' or 'TN'"),
+        ({"layout": "TNC"}, "layout must be one of NT, TN"),
         ({"last_batch": "padd"}, "did you mean 'pad'"),
         ({"batch_size": 5}, "some length must occur in at least 5 sentences"),
         ({"batch_size": 50, "buckets": [5]}, "a full batch of 50 sentences"),

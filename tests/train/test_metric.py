@@ -212,9 +212,9 @@ def test_sizes_that_do_not_fit(name):
     [
         (lambda: metric.create("accurracy"), "there is none called 'accurracy'; did you mean 'accuracy'"),
         (lambda: metric.TopKAccuracy(1), "at least 2"),
-        (lambda: metric.F1(average="mean"), "'macro' or 'micro'"),
-        (lambda: metric.PearsonCorrelation(average="mean"), "'macro' or 'micro'"),
-        (lambda: metric.F1().update([numpy.array([0, 2])], [numpy.eye(2)]), "labels must be 0 or 1, but one is 2"),
+        (lambda: metric.F1(average="mean"), "one of macro, micro"),
+        (lambda: metric.PearsonCorrelation(average="mean"), "one of macro, micro"),
+        (lambda: metric.F1().update([numpy.array([0, 2])], [numpy.eye(2)]), "in 0..1, but one is 2"),
         (lambda: metric.CrossEntropy().update([numpy.array([0, 5])], [numpy.eye(2)]), r"in 0\.\.1, but one is 5"),
         (lambda: metric.Perplexity().update([numpy.array([0, -1])], [numpy.eye(2)]), "but one is -1"),
         (lambda: metric.EvalMetric("x").update([], []), r"must define update\(\)"),

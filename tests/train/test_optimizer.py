@@ -272,7 +272,7 @@ def test_warm_up(mode, wanted):
         (lambda: lr_scheduler.MultiFactorScheduler([5, 5]), "step must rise"),
         (lambda: lr_scheduler.MultiFactorScheduler([]), "list of updates"),
         (lambda: lr_scheduler.PolyScheduler(3, warmup_steps=3), "max_update must be an integer >= 4"),
-        (lambda: lr_scheduler.CosineScheduler(3, warmup_mode="step"), "'linear' or 'constant'"),
+        (lambda: lr_scheduler.CosineScheduler(3, warmup_mode="step"), "one of linear, constant"),
         (lambda: lr_scheduler.CosineScheduler(9, 0.1, warmup_steps=2, warmup_begin_lr=0.2), "must not exceed"),
         (lambda: optimizer.create("adamm"), "there is none called 'adamm'; did you mean 'adam'"),
         (lambda: optimizer.create("sgd", momentumm=0.9), "no option 'momentumm'; did you mean 'momentum'"),
