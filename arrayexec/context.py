@@ -163,6 +163,8 @@ class _CudaDevice(Device):
         return int(array.data.ptr)
 
     def from_host(self, array: numpy.ndarray[Any, Any], out: Array) -> None:
+        if array.shape != out.shape:  # bytes are copied: nothing else would notice
+            raise ShapeError(f"{self.name}: the source must have the shape {out.shape}, but it has {array.shape}")
         source = numpy.ascontiguousarray(array, dtype=out.dtype).reshape(-1).view(numpy.uint8)
         with self._staging_lock, self.enter():
             target = out if out.flags.c_contiguous else self.xp.empty(out.shape, out.dtype)
