@@ -10,7 +10,7 @@ import numpy
 
 from ..errors import AttributeValueError
 from . import random
-from .io import DataBatch, DataDesc, DataIter, Shard
+from .batch import DataBatch, DataDesc, DataIter, Shard
 from .options import one_of
 
 _LOG = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ class BucketSentenceIter(DataIter):
     last_batch: ``discard`` drops the last, incomplete batch of every bucket; ``pad`` keeps it, filled up
     with rows of ``invalid_label`` that ``pad`` counts. With ``shuffle``, every epoch has a new order of
     batches and of sentences inside their bucket, drawn from the one seed. With ``num_shards``,
-    ``batch_size`` counts the rows of the global batch and all ranks draw the same keys (see `io`).
+    ``batch_size`` counts the rows of the global batch and all ranks draw the same keys (see `batch`).
 
     Raises AttributeValueError for options that mean nothing and where no bucket is left.
     """
