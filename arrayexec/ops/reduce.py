@@ -1,0 +1,393 @@
+"""Reductions over axes, and the positions of extremes.
+
+``axis`` is one axis, several, or none (also ``()``): then everything is reduced and the result is ``(1,)``, or all ones
+with ``keepdims``. Negative axes count from the end; ``exclude`` reduces all the other axes. Sums of 16-bit numbers are
+kept in 32 bits until they are stored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from ..dims import ANY, UNKNOWN, drop
+from ..registry import Op, Sample, Temp, register_op
+from .broadcast import axis_in, like
+
+Scratch = Mapping[str, tuple[tuple[int, ...], Any]]
+
+
+def wide(kind: Any) -> Any:
+    """Type in which numbers of type ``kind`` are averaged: float32 for float16, float64 for whole numbers."""
+    kind = np.dtype(kind)
+    return np.dtype(np.float64) if kind.kind in "iub" else np.result_type(kind, np.float32)
+
+
+def narrow(kind: Any) -> Any:
+    """Type in which numbers of type ``kind`` are summed: their own, float32 for float16."""
+    return np.dtype(np.float32) if kind == np.float16 else kind
+
+
+def axes_of(axis: tuple[int, ...] | None, rank: int, exclude: bool = False) -> tuple[int, ...]:
+    """The reduced axes, counted from the front; all of them if none is named."""
+    if not axis:
+        return tuple(range(rank))
+    named = {i % rank for i in axis}
+    return tuple(i for i in range(rank) if (i in named) != exclude)
+
+
+def kept(shape: tuple[int, ...], axes: Iterable[int]) -> tuple[int, ...]:
+    """``shape`` with 1 at the reduced axes."""
+    return tuple(1 if i in axes else dim for i, dim in enumerate(shape))
+
+
+def infer_reduced(s: Any, axis: tuple[int, ...] | None, keepdims: bool, exclude: bool = False, some: str = "") -> None:
+    """Rule of a reduction; with ``some`` (of what), nothing to reduce is refused."""
+    if keepdims:
+        s.data = like(s.out)
+    if s.data is ANY:
+        if not keepdims and not axis:
+            s.out = (1,)
+        return
+    rank = len(s.data)
+    for i in axis or ():
+        axis_in(s, "data", i, rank)
+    axes = axes_of(axis, rank, exclude)
+    if some and any(s.data[i] is not UNKNOWN and s.data[i] == 0 for i in axes):
+        s.fail("data", f"must have numbers to take the {some} of, but it is {s.data}")
+    if keepdims:
+        s.out = kept(s.data, axes)
+        s.data = tuple(dim if i in axes else out for i, (dim, out) in enumerate(zip(s.data, s.out, strict=True)))
+        return
+    s.out = tuple(dim for i, dim in enumerate(s.data) if i not in axes) or (1,)
+    left = iter(s.out)
+    s.data = tuple(dim if i in axes else next(left) for i, dim in enumerate(s.data))
+
+
+def rows_of(axis: tuple[int, ...] | None, exclude: bool = False) -> str | None:
+    """``parallel`` if it is certain, whatever the rank, that the first axis is not reduced."""
+    if not axis:
+        return None
+    return "parallel" if (0 in axis if exclude else all(i > 0 for i in axis)) else None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Reduction(Op):
+    """Base: attributes and shapes."""
+
+    axis: tuple[int, ...] | None = None
+    keepdims: bool = False
+    exclude: bool = False
+    some = ""
+
+    @property
+    def rows(self) -> str | None:  # type: ignore[override]
+        """Rows are independent if the first axis is not reduced."""
+        return rows_of(self.axis, self.exclude)
+
+    def infer(self, s: Any) -> None:
+        infer_reduced(s, self.axis, self.keepdims, self.exclude, self.some)
+
+    def over(self, data: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The reduced axes of ``data``, and the result's shape with ones in their places."""
+        axes = axes_of(self.axis, data.ndim, self.exclude)
+        return axes, kept(data.shape, axes)
+
+
+_EXAMPLES: tuple[Mapping[str, Any], ...] = (
+    dict(data=(2, 3, 4)), dict(data=(2, 3, 4), axis=1), dict(data=(2, 3, 4), axis=(0, -1), keepdims=True),
+    dict(data=(2, 3, 4), axis=1, exclude=True),
+)  # fmt: skip
+
+
+@register_op(name="sum", aliases=("sum_axis",))
+class Sum(_Reduction):
+    """``out = sum of data`` over the axes."""
+
+    examples = _EXAMPLES
+
+    def forward(self, xp: Any, data: Any, out: Any) -> None:
+        axes, shape = self.over(data)
+        xp.sum(data, axis=axes, dtype=narrow(data.dtype), keepdims=True, out=out.reshape(shape))
+
+    def backward(self, xp: Any, dout: Any, ddata: Any) -> None:
+        xp.copyto(ddata, dout.reshape(self.over(ddata)[1]))
+
+
+@register_op(name="mean")
+class Mean(_Reduction):
+    """``out = sum of data / number of elements`` over the axes; of whole numbers it is cut towards zero, of none NaN."""
+
+    examples = (*_EXAMPLES, dict(data=Sample((3, 4), -9, 9, True), axis=0))
+
+    def temps(self, s: Any) -> Scratch:
+        kind = s.dtype("out")
+        return {"total": (s.out if wide(kind) != kind else (0,), wide(kind))}
+
+    def forward(self, xp: Any, data: Any, out: Any, total: Temp) -> None:
+        axes, shape = self.over(data)
+        place = out if total.dtype == out.dtype else total
+        xp.sum(data, axis=axes, dtype=total.dtype, keepdims=True, out=place.reshape(shape))
+        xp.divide(place, float(math.prod(data.shape[i] for i in axes)), out=place)
+        if place is total:
+            xp.copyto(out, total, casting="unsafe")
+
+    def backward(self, xp: Any, dout: Any, ddata: Any) -> None:
+        axes, shape = self.over(ddata)
+        count = float(math.prod(ddata.shape[i] for i in axes))
+        xp.divide(dout.reshape(shape), count, out=ddata, casting="unsafe")
+
+
+class _Extreme(_Reduction):
+    """Base of max and min: every element that equals the result gets the whole gradient."""
+
+    examples = _EXAMPLES
+
+    def backward(self, xp: Any, dout: Any, data: Any, out: Any, ddata: Any) -> None:
+        shape = self.over(data)[1]
+        xp.equal(data, out.reshape(shape), out=ddata)
+        xp.multiply(ddata, dout.reshape(shape), out=ddata)
+
+
+@register_op(name="max", aliases=("max_axis",))
+class Max(_Extreme):
+    """``out = largest element`` over the axes; NaN if one is. Of equal largest ones each gets the whole gradient."""
+
+    some = "largest"
+
+    def forward(self, xp: Any, data: Any, out: Any) -> None:
+        axes, shape = self.over(data)
+        xp.max(data, axis=axes, keepdims=True, out=out.reshape(shape))
+
+
+@register_op(name="min", aliases=("min_axis",))
+class Min(_Extreme):
+    """``out = smallest element`` over the axes; NaN if one is. Of equal smallest ones each gets the whole gradient."""
+
+    some = "smallest"
+
+    def forward(self, xp: Any, data: Any, out: Any) -> None:
+        axes, shape = self.over(data)
+        xp.min(data, axis=axes, keepdims=True, out=out.reshape(shape))
+
+
+class _Product(_Reduction):
+    """Base of the products: an element's gradient is the product of all others, also where there are zeros."""
+
+    def temps(self, s: Any) -> Scratch:
+        kind = s.dtype("out")
+        return {"mask": (s.data, bool), "rest": (s.out, narrow(kind)), "zeros": (s.out, np.int32)}
+
+    def gradient_of(self, xp: Any, dout: Any, data: Any, ddata: Any, mask: Any, rest: Any, zeros: Any) -> None:
+        """ddata from ``ddata``, which holds the factors: data, or what stands for it."""
+        axes, shape = self.over(data)
+        rest, zeros, dout = rest.reshape(shape), zeros.reshape(shape), dout.reshape(shape)
+        xp.equal(data, 0, out=mask)
+        xp.copyto(ddata, 1, where=mask, casting="unsafe")
+        xp.prod(ddata, axis=axes, dtype=rest.dtype, keepdims=True, out=rest)
+        xp.sum(mask, axis=axes, dtype=zeros.dtype, keepdims=True, out=zeros)
+        xp.divide(rest, ddata, out=ddata, casting="unsafe")
+        xp.multiply(ddata, dout, out=ddata)
+        xp.not_equal(mask, zeros, out=mask)  # a zero among the other factors
+        xp.copyto(ddata, 0, where=mask, casting="unsafe")
+
+
+_FACTORS = Sample((2, 3, 4), 0.5, 1.5)
+
+
+@register_op(name="prod")
+class Prod(_Product):
+    """``out = product of data`` over the axes; the gradient is right with any number of zeros."""
+
+    examples = tuple({**example, "data": _FACTORS} for example in _EXAMPLES)
+
+    def forward(self, xp: Any, data: Any, out: Any) -> None:
+        axes, shape = self.over(data)
+        xp.prod(data, axis=axes, dtype=narrow(data.dtype), keepdims=True, out=out.reshape(shape))
+
+    def backward(
+        self, xp: Any, dout: Any, data: Any, ddata: Any, mask: Temp, rest: Temp, zeros: Temp
+    ) -> None:
+        xp.copyto(ddata, data)
+        self.gradient_of(xp, dout, data, ddata, mask, rest, zeros)
+
+
+@register_op(name="nansum")
+class NanSum(_Reduction):
+    """``out = sum of data`` over the axes, NaN counted as 0; the gradient of NaN is 0."""
+
+    examples = _EXAMPLES
+
+    def temps(self, s: Any) -> Scratch:
+        return {"plain": (s.data, s.dtype("data")), "hole": (s.data, bool)}
+
+    def forward(self, xp: Any, data: Any, out: Any, plain: Temp, hole: Temp) -> None:
+        axes, shape = self.over(data)
+        xp.isnan(data, out=hole)
+        xp.copyto(plain, data)
+        xp.copyto(plain, 0, where=hole)
+        xp.sum(plain, axis=axes, dtype=narrow(data.dtype), keepdims=True, out=out.reshape(shape))
+
+    def backward(self, xp: Any, dout: Any, data: Any, ddata: Any, hole: Temp) -> None:
+        xp.copyto(ddata, dout.reshape(self.over(data)[1]))
+        xp.isnan(data, out=hole)
+        xp.copyto(ddata, 0, where=hole)
+
+
+@register_op(name="nanprod")
+class NanProd(_Product):
+    """``out = product of data`` over the axes, NaN counted as 1; the gradient of NaN is 0."""
+
+    examples = tuple({**example, "data": _FACTORS} for example in _EXAMPLES)
+
+    def temps(self, s: Any) -> Scratch:
+        return {**super().temps(s), "plain": (s.data, s.dtype("data"))}
+
+    def forward(self, xp: Any, data: Any, out: Any, plain: Temp, mask: Temp) -> None:
+        axes, shape = self.over(data)
+        xp.isnan(data, out=mask)
+        xp.copyto(plain, data)
+        xp.copyto(plain, 1, where=mask)
+        xp.prod(plain, axis=axes, dtype=narrow(data.dtype), keepdims=True, out=out.reshape(shape))
+
+    def backward(
+        self, xp: Any, dout: Any, data: Any, ddata: Any, mask: Temp, rest: Temp, zeros: Temp
+    ) -> None:
+        xp.isnan(data, out=mask)
+        xp.copyto(ddata, data)
+        xp.copyto(ddata, 1, where=mask)
+        self.gradient_of(xp, dout, data, ddata, mask, rest, zeros)
+        xp.isnan(data, out=mask)
+        xp.copyto(ddata, 0, where=mask)
+
+
+@register_op(name="norm")
+class Norm(Op):
+    """``out = sqrt(sum of data ** 2)``, or ``sum of |data|`` for ord=1, over the axes, in the type ``out_dtype``.
+
+    At norm 0 the gradient of ord=2 is NaN; that of ord=1 is 0 where data is 0.
+    """
+
+    ord: Literal[2, 1] = 2
+    axis: tuple[int, ...] | None = None
+    keepdims: bool = False
+    out_dtype: np.dtype[Any] | None = None
+    examples = (
+        dict(data=(2, 3, 4)), dict(data=(2, 3, 4), axis=1, ord=1), dict(data=(2, 3, 4), axis=(1, 2), keepdims=True),
+        dict(data=(2, 3), out_dtype="float64"),
+    )  # fmt: skip
+
+    @property
+    def rows(self) -> str | None:  # type: ignore[override]
+        """Rows are independent if the first axis is not reduced."""
+        return rows_of(self.axis)
+
+    def infer(self, s: Any) -> None:
+        infer_reduced(s, self.axis, self.keepdims)
+
+    def types(self, t: Any) -> None:
+        if self.out_dtype is None:
+            t.same()
+        t.out = self.out_dtype
+
+    def temps(self, s: Any) -> Scratch:
+        kind = np.result_type(wide(s.dtype("data")), s.dtype("out"))
+        return {"terms": (s.data, kind), "total": (s.out if kind != s.dtype("out") else (0,), kind)}
+
+    def keeps(self, want: frozenset[str]) -> Iterable[str]:
+        return ("dout", "data", "out") if self.ord == 2 else ("dout", "data")
+
+    def forward(self, xp: Any, data: Any, out: Any, terms: Temp, total: Temp) -> None:
+        axes = axes_of(self.axis, data.ndim)
+        (xp.square if self.ord == 2 else xp.abs)(data, out=terms, dtype=terms.dtype, casting="unsafe")
+        place = out if total.dtype == out.dtype else total
+        xp.sum(terms, axis=axes, keepdims=True, out=place.reshape(kept(data.shape, axes)))
+        if self.ord == 2:
+            xp.sqrt(place, out=place)
+        if place is total:
+            xp.copyto(out, total, casting="unsafe")
+
+    def backward(self, xp: Any, dout: Any, data: Any, out: Any, ddata: Any) -> None:
+        shape = kept(data.shape, axes_of(self.axis, data.ndim))
+        if self.ord == 2:
+            xp.divide(data, out.reshape(shape), out=ddata, casting="unsafe")
+        else:
+            xp.sign(data, out=ddata)
+        xp.multiply(ddata, dout.reshape(shape), out=ddata, casting="unsafe")
+
+
+class _Search(Op):
+    """Base of argmax and argmin: the position is written in data's type, which holds whole numbers up to its precision."""
+
+    axis: Any = 1
+    keepdims: Any = False
+
+    @property
+    def rows(self) -> str | None:  # type: ignore[override]
+        """Rows are independent if the first axis is not searched."""
+        return rows_of(self._axes)
+
+    @property
+    def _axes(self) -> tuple[int, ...] | None:
+        return None if self.axis is None else (self.axis,)
+
+    def infer(self, s: Any) -> None:
+        infer_reduced(s, self._axes, self.keepdims, some="largest or smallest")
+
+    def _is_last(self, rank: int) -> bool:
+        return self.axis is None or self.axis % rank == rank - 1
+
+    def temps(self, s: Any) -> Scratch:
+        moved = (0,) if self._is_last(len(s.data)) else (*drop(s.data, self.axis), s.data[self.axis])
+        return {"moved": (moved, s.dtype("data")), "place": (s.out, np.int64)}
+
+    def search(self, xp: Any, find: Any, data: Any, out: Any, moved: Any, place: Any) -> None:
+        """``out`` = find(data) along the last axis of contiguous memory, where the search needs no copy of its own."""
+        if self.axis is None:
+            data = data.reshape(1, -1)
+        elif not self._is_last(data.ndim):
+            xp.copyto(moved, xp.moveaxis(data, self.axis, -1))
+            data = moved
+        find(data, axis=-1, out=place.reshape(data.shape[:-1]))
+        xp.copyto(out, place, casting="unsafe")
+
+
+_SEARCHES = (dict(data=(3, 5)), dict(data=(3, 5, 2), axis=1), dict(data=(3, 5), axis=0, keepdims=True))
+
+
+@register_op(name="argmax")
+class ArgMax(_Search):
+    """``out = position of the largest element`` along axis, or in the flattened data; the first one of equals, or NaN."""
+
+    axis: int | None = None
+    keepdims: bool = False
+    examples = _SEARCHES
+
+    def forward(self, xp: Any, data: Any, out: Any, moved: Temp, place: Temp) -> None:
+        self.search(xp, xp.argmax, data, out, moved, place)
+
+
+@register_op(name="argmin")
+class ArgMin(_Search):
+    """``out = position of the smallest element`` along axis, or in the flattened data; the first one of equals, or NaN."""
+
+    axis: int | None = None
+    keepdims: bool = False
+    examples = _SEARCHES
+
+    def forward(self, xp: Any, data: Any, out: Any, moved: Temp, place: Temp) -> None:
+        self.search(xp, xp.argmin, data, out, moved, place)
+
+
+@register_op(name="argmax_channel")
+class ArgMaxChannel(_Search):
+    """``out = position of the largest element`` along axis 1; the first one of equals, or NaN."""
+
+    examples = (dict(data=(3, 5)), dict(data=(2, 3, 4)))
+
+    def forward(self, xp: Any, data: Any, out: Any, moved: Temp, place: Temp) -> None:
+        self.search(xp, xp.argmax, data, out, moved, place)
