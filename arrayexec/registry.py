@@ -50,6 +50,7 @@ class Op:
     aux: ClassVar[Any] = ()
     no_gradient: ClassVar[tuple[str, ...]] = ()
     inplace: ClassVar[Mapping[str, str]] = {}
+    ignored: ClassVar[Any] = ()
     rows: ClassVar[str | None] = None
     hints: ClassVar[tuple[str, ...]] = ()
     rest: ClassVar[str] = ""

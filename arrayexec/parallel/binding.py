@@ -1,0 +1,116 @@
+"""One symbol bound for training on one device, beside the other buckets of that device."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from typing import Any
+
+from ..context import Context
+from ..errors import BindError, UnknownNameError, format_shape, near_miss
+from ..executor import Arena, Executor, assemble, inferred, pool_of
+from ..symbol.graph import Graph
+
+Array = Any
+
+
+@dataclasses.dataclass
+class DeviceStore:
+    """What all buckets of one device share, by name."""
+
+    context: Context
+    inputs: MutableMapping[str, Array] = dataclasses.field(default_factory=dict)
+    parameters: dict[str, Array] = dataclasses.field(default_factory=dict)
+    gradients: dict[str, Array] = dataclasses.field(default_factory=dict)
+    aux: dict[str, Array] = dataclasses.field(default_factory=dict)
+    arena: Arena | None = None
+    gradient_block: Array = None
+    """The flat block that holds the gradients, where they were laid out together."""
+
+    @classmethod
+    def of(cls, executor: Executor, inputs: MutableMapping[str, Array] | None = None) -> DeviceStore:
+        """The store that an executor's own arrays make."""
+        gradients = {name: array for name, array in executor.grad_dict.items() if array is not None}
+        return cls(
+            executor.context,
+            {} if inputs is None else inputs,
+            executor.arg_dict,
+            gradients,
+            executor.aux_dict,
+            executor.arena,
+        )
+
+
+def check_arguments(symbol: Any) -> None:
+    """ValueError if two variables of one name disagree in shape, type or initialiser; equal ones are one argument."""
+    Graph(symbol.heads)
+
+
+def bind_exec(
+    sym: Any, ctx: Context, input_shapes: Mapping[str, Sequence[int]], param_names: Sequence[str],
+    need_grad: bool | Iterable[str] = False, base_exec: Executor | None = None,
+    shared_data_arrays: MutableMapping[str, Array] | None = None, input_types: Mapping[str, Any] | None = None,
+    logger: Any = logging, *, store: DeviceStore | None = None, grad_req: str = "write",
+) -> Executor:  # fmt: skip
+    """Bind a symbol for training on one device.
+
+    Inputs lie in ``shared_data_arrays``, created or grown there (with a warning that advises a larger default bucket);
+    parameters, gradients and auxiliary states are those of ``base_exec`` where it has them, else new. ``need_grad``:
+    True for all parameters, or their names. Raises BindError, ShapeError and TypeInferenceError naming what does not fit.
+    """
+    if store is None:
+        store = DeviceStore.of(base_exec) if base_exec is not None else DeviceStore(ctx)
+    graph = Graph(sym.heads)
+    names = [graph.nodes[i].name for i in graph.arguments]
+    unknown = next((n for n in input_shapes if n not in names), None)
+    if unknown is not None:
+        raise UnknownNameError(f"bind: the symbol has no argument '{unknown}'{near_miss(unknown, names)}")
+    if isinstance(need_grad, bool):
+        wanted = {n for n in param_names if n in names and n not in input_shapes} if need_grad else set()
+    elif isinstance(need_grad, str) or not isinstance(need_grad, Iterable):
+        raise BindError(f"bind: need_grad must be True, False or a set of argument names, but it is {need_grad!r}")
+    else:
+        wanted = set(need_grad)
+        stranger = next((n for n in sorted(wanted) if n not in names), None)
+        if stranger is not None:
+            raise UnknownNameError(f"bind: need_grad: there is no argument '{stranger}'{near_miss(stranger, names)}")
+    shapes, types = inferred(graph, {n: tuple(s) for n, s in input_shapes.items()}, input_types or {}, "bind")
+    entry = {graph.nodes[i].name: graph.first[i] for i in (*graph.arguments, *graph.auxiliary)}
+    specs = {n: (tuple(shapes[e]), types[e]) for n, e in entry.items()}
+    inputs = [n for n in names if n not in param_names]
+    pool = None
+    if shared_data_arrays is not None:
+        pool = pool_of(shared_data_arrays, ctx)
+        for name in inputs:
+            held = shared_data_arrays.get(name)
+            if held is not None and not pool.fits(name, *specs[name]):
+                logger.warning(
+                    "input '%s' needs %s, more than the %s allocated: it grows; let the default bucket be the largest one",
+                    name, format_shape(specs[name][0]), format_shape(held.shape),
+                )  # fmt: skip
+    for name in (*(n for n in names if n in param_names), *(graph.nodes[i].name for i in graph.auxiliary)):
+        held = store.parameters.get(name, store.aux.get(name))
+        if held is not None and (tuple(held.shape), held.dtype) != specs[name]:
+            raise BindError(
+                f"bind: parameter '{name}' must be {format_shape(specs[name][0])} {specs[name][1].name}, but the one shared with "
+                f"the other buckets is {format_shape(held.shape)} {held.dtype.name}"
+            )
+    requests = {n: grad_req if n in wanted else "null" for n in names}
+    aux_names = [graph.nodes[i].name for i in graph.auxiliary]
+    executor = assemble(
+        sym, graph, ctx, shapes, types, requests, specs,
+        {n: store.parameters[n] for n in names if n in param_names and n in store.parameters},
+        {n: store.gradients[n] for n in wanted if n in store.gradients},
+        {n: store.aux[n] for n in aux_names if n in store.aux},
+        inputs=inputs, pool=pool, pooled=tuple(inputs) if pool is not None else (), arena=store.arena,
+    )  # fmt: skip
+    if store.arena is None:
+        store.arena = executor.arena
+    store.parameters |= {n: a for n, a in executor.own_arguments.items() if n in param_names}
+    store.gradients |= {n: g for n, g in executor.grad_dict.items() if g is not None}
+    store.aux |= executor.aux_dict
+    return executor
+
+
+_check_arguments, _bind_exec = check_arguments, bind_exec

@@ -1,0 +1,69 @@
+"""Threads of the BLAS that NumPy uses: counted and limited, so that two pools of threads never fight for the cores."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy  # noqa: F401 - loads the library that is looked for below
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@functools.cache
+def _openblas() -> tuple[Callable[[int], None], Callable[[], int]] | None:
+    """Setter and getter of the OpenBLAS in this process, found among its loaded libraries; None where there is none."""
+    try:
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    for path in dict.fromkeys(re.findall(r"(/\S*openblas\S*\.so\S*)", maps)):
+        try:
+            library: Any = ctypes.CDLL(path)
+        except OSError:
+            continue
+        for prefix in ("scipy_openblas", "openblas"):
+            for suffix in ("64_", "_64", "64", ""):
+                setter = getattr(library, f"{prefix}_set_num_threads{suffix}", None)
+                getter = getattr(library, f"{prefix}_get_num_threads{suffix}", None)
+                if setter is not None and getter is not None:
+                    return setter, getter
+    return None
+
+
+def blas_threads() -> int | None:
+    """Threads of one matrix product now; None where they cannot be told."""
+    found = _openblas()
+    return None if found is None else int(found[1]())
+
+
+def set_blas_threads(count: int) -> bool:
+    """Let one matrix product use ``count`` threads from now on; False where that cannot be set."""
+    found = _openblas()
+    if found is None:
+        return False
+    found[0](max(1, count))
+    return True
+
+
+@contextlib.contextmanager
+def limited_blas(count: int) -> Iterator[bool]:
+    """Inside, one matrix product uses ``count`` threads; gives whether that could be set."""
+    before = blas_threads()
+    if before is None or before == count:
+        yield before == count
+        return
+    set_blas_threads(count)
+    try:
+        yield True
+    finally:
+        set_blas_threads(before)
