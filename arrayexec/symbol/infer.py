@@ -325,9 +325,10 @@ class _Types(_Table[Any]):
         for number, node in enumerate(self.graph.nodes):
             if node.op is None or node.signature is None:
                 continue
-            kind = self.values[self.graph.first[number]]
-            for entry in self.graph.values(number):
-                if kind is not None and self.values[entry] is None:
+            kind, entries = self.values[self.graph.first[number]], self.graph.values(number)
+            bound = {e for a, e in zip(node.signature.arguments, entries, strict=False) if a not in node.op.no_gradient}
+            for entry in entries:
+                if kind is not None and self.values[entry] is None and entry not in bound:
                     self.current = number
                     self.unify(entry, kind)
         self.run()

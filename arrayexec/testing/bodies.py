@@ -66,7 +66,8 @@ def check_written(trial: Trial) -> Iterator[str]:
 
 def check_gradient(trial: Trial) -> Iterator[str]:
     """Gradients against central differences in float64, with random head gradients."""
-    if not trial.signature.head_gradient:
+    numbers = {trial.type(name).kind for name in trial.signature.outputs}
+    if not trial.signature.head_gradient or numbers != {"f"}:
         return
     random, heads, arriving = np.random.default_rng(2), trial.heads(), set[int]()
     for kind, place in trial.signature.backward or ():
@@ -365,8 +366,8 @@ def check_scratch(trial: Trial) -> Iterator[str]:
         calls = [("forward", large.op.forward, run.bind(large.number, "forward"))]
         if large.signature.update is not None and is_train:
             calls.append(("update", large.op.update, run.bind(large.number, "update")))
-        if large.signature.backward is not None:
-            want = frozenset(large.differentiable())
+        want = frozenset(large.differentiable())
+        if large.signature.backward is not None and want:
             calls.append(("backward", large.op.backward, _Bound(large, is_train, want).arguments))
         for title, body, bound in calls:
             used = _allocated(body, bound)

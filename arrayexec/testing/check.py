@@ -103,8 +103,8 @@ def _matters(cls: type[Op], example: Mapping[str, Any], name: str, attribute: An
     others = [user[name] for user in users if user[name] != example[name]]
     if not attribute.required:
         others.append(attribute.default)
-    elif isinstance(example[name], int):
-        others.append(example[name] + 1)
+    if isinstance(example[name], int | float) and not isinstance(example[name], bool):
+        others += [example[name] + 1, example[name] - 1]
     print_here = _print(cls, example)
     for value in others:
         try:

@@ -85,7 +85,8 @@ class Trial:
         given |= {f"v_{name}": shape for name, shape in (shapes or {}).items()}
         self.entries = self.graph.values(self.graph.index[id(self.node)])
         self.all_shapes = infer_shapes(self.graph, given, "example")
-        self.all_types = infer_types(self.graph, {}, "example", self.dtype)
+        typed = [f"v_{name}" for name in self.signature.inputs if name not in self.op.no_gradient]
+        self.all_types = infer_types(self.graph, dict.fromkeys(typed[:1], self.dtype), "example", self.dtype)
         self.known = Known(self.signature, self._of(self.all_shapes), self._of(self.all_types))
 
     def _of(self, table: list[Any]) -> list[Any]:
