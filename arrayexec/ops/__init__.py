@@ -18,7 +18,7 @@ FAMILIES: dict[str, str] = {
     "activation": "Activation LeakyReLU softmax log_softmax",
     "loss": "SoftmaxOutput Softmax LinearRegressionOutput LogisticRegressionOutput MAERegressionOutput MakeLoss make_loss BlockGrad stop_gradient",
     "shape": "Flatten flatten Reshape reshape transpose expand_dims squeeze SwapAxis swapaxes slice slice_axis crop Crop Concat concat SliceChannel split",
-    "index": "pick one_hot",
+    "index": "pick take one_hot",
     "embed": "Embedding",
     "constant": "_zeros _ones zeros_like ones_like",
     "custom": "Custom",
