@@ -125,9 +125,7 @@ class Convolution(Op):
         count = len(self.kernel)
         stride, dilate = self.stride or (1,) * count, self.dilate or (1,) * count
         pads = self.pad or (0,) * count
-        return [
-            (d * (k - 1) + 1, s, d, p) for k, s, d, p in zip(self.kernel, stride, dilate, pads, strict=True)
-        ]
+        return [(d * (k - 1) + 1, s, d, p) for k, s, d, p in zip(self.kernel, stride, dilate, pads, strict=True)]
 
     def infer(self, s: Any) -> None:
         last, unknown = self._last, (UNKNOWN,) * len(self.kernel)

@@ -5,6 +5,7 @@ All of them end in ``xp.matmul`` straight into the result; sums of 16-bit values
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -118,7 +119,8 @@ class dot(Op):
     def _matrices(self, lhs: Array, rhs: Array) -> tuple[Array, Array]:
         """lhs as (m, k) and rhs as (k, n), without copying where they are contiguous."""
         k = lhs.shape[0 if self.transpose_a else -1]
-        m, n = _share(lhs.shape, k), _share(rhs.shape, k)
+        m = math.prod(lhs.shape[1:] if self.transpose_a else lhs.shape[:-1])
+        n = math.prod(rhs.shape[:-1] if self.transpose_b else rhs.shape[1:])
         left = lhs.reshape(k, m).T if self.transpose_a else lhs.reshape(m, k)
         return left, rhs.reshape(n, k).T if self.transpose_b else rhs.reshape(k, n)
 
@@ -180,11 +182,6 @@ class batch_dot(Op):
             _stacks(xp, dout, _turned(rhs, not self.transpose_b), dlhs, self.transpose_a)
         if drhs is not None:
             _stacks(xp, _turned(lhs, not self.transpose_a), dout, drhs, self.transpose_b)
-
-
-def _share(shape: tuple[int, ...], contracted: int) -> int:
-    """Product of the dims that are not contracted."""
-    return int(product(shape)) // contracted if contracted else 1
 
 
 def _product(xp: Any, left: Array, right: Array, out: Array, transposed: bool) -> None:

@@ -46,10 +46,10 @@ class BatchNorm(Op):
         {"data": (4, 3), "output_mean_var": True, "unbiased": True, "moving_var": Sample((3,), 0.5, 1.5)},
     )
 
-    def outputs(self) -> tuple[str, ...]:  # type: ignore[override]
+    def outputs(self) -> tuple[str, ...]:
         return ("out", "mean", "var") if self.output_mean_var else ("out",)
 
-    def hidden(self) -> tuple[str, ...]:  # type: ignore[override]
+    def hidden(self) -> tuple[str, ...]:
         return () if self.output_mean_var else ("mean", "var")
 
     def variable_attributes(self, argument: str) -> Mapping[str, str]:
@@ -116,9 +116,7 @@ class BatchNorm(Op):
             xp.multiply(centred, scale, out=centred)
             xp.add(centred, beta.reshape(-1, 1), out=y[rows])
 
-    def update(
-        self, xp: Any, data: Array, moving_mean: Array, moving_var: Array, mean: Array, var: Array
-    ) -> None:
+    def update(self, xp: Any, data: Array, moving_mean: Array, moving_var: Array, mean: Array, var: Array) -> None:
         count = data.size // max(len(mean), 1)
         if self.use_global_stats or not count:
             return

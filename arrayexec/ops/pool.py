@@ -14,7 +14,7 @@ from .linalg import wide
 from .windows import Layout, channels_first, check_layout, is_known, join, per_axis, split
 
 Array = Any
-Place = tuple[tuple[slice, ...], tuple[slice, ...]]
+Place = tuple[tuple[Any, ...], tuple[Any, ...]]  # indices: windows, and their places in data
 
 
 @register_op
@@ -95,8 +95,7 @@ class Pooling(Op):
     def infer(self, s: Any) -> None:
         last = self._last
         if not self.global_pool or self.layout:
-            axes = len(self.layout) - 2 if self.layout else len(self.kernel)
-            s.data = s.out = (UNKNOWN,) * (axes + 2)
+            s.data = s.out = (UNKNOWN,) * (len(self.layout) if self.layout else len(self.kernel) + 2)
         for shape in (s.data, s.out):
             if shape is not ANY:
                 if not 3 <= len(shape) <= 5:
@@ -131,7 +130,7 @@ class Pooling(Op):
             "power": (s.out if lp else none, sums),
             "part": (s.out if self.pool_type != "sum" and not (most and whole) else none, sums),
             "hit": ((s.data if whole else s.out) if most else none, "bool"),
-            "left": (s.out if most and not whole else none, "bool"),
+            "left": (s.out if most else none, "bool"),
             "first": (s.out if most and whole else none, "int64"),
         }
 
@@ -205,10 +204,13 @@ class Pooling(Op):
             count, axis = math.prod(sizes), axes[0]
             flat = (*data.shape[:axis], count, *data.shape[axes[-1] + 1 :])
             one = (*data.shape[:axis], 1, *data.shape[axes[-1] + 1 :])
-            xp.argmax(data.reshape(flat), axis=axis, keepdims=True, out=first.reshape(one))
+            xp.equal(data, out, out=hit)
+            xp.argmax(hit.reshape(flat), axis=axis, keepdims=True, out=first.reshape(one))
             places = xp.arange(count).reshape((count, 1) if self._last else (count,))
             xp.equal(first.reshape(one), places, out=hit.reshape(flat))
-            xp.multiply(hit, dout, out=ddata)
+            xp.equal(out, out, out=left)  # a NaN is nowhere
+            xp.logical_and(hit, left, out=hit)
+            xp.multiply(dout, hit, out=ddata)
             return
         x, y, arriving = (self._view(array)[0] for array in (data, out, dout))
         now, free, item = (self._view(array)[0] for array in (hit, left, part))
@@ -248,7 +250,7 @@ class Pooling(Op):
                     steps.append((slice(start, stop), slice(begin, end, stride)))
             axes.append(steps)
         for chosen in combinations(*axes):
-            yield (..., *(there for there, _ in chosen)), (..., *(here for _, here in chosen))  # type: ignore[misc]
+            yield (..., *(there for there, _ in chosen)), (..., *(here for _, here in chosen))
 
     def _counts(self, xp: Any, sizes: tuple[int, ...], outs: tuple[int, ...], kind: Any) -> Array:
         """What avg divides each window by: an array that broadcasts against the spatial axes."""

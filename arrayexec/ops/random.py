@@ -62,9 +62,7 @@ class Dropout(Op):
     def is_view(self, train: bool) -> bool:
         return self.p == 0 or not (train or self.mode == "always")
 
-    def forward(
-        self, xp: Any, rng: Any, is_train: bool, data: Array, out: Array, mask: Array, noise: Temp
-    ) -> None:
+    def forward(self, xp: Any, rng: Any, is_train: bool, data: Array, out: Array, mask: Array, noise: Temp) -> None:
         if self.is_view(is_train):
             mask.fill(True)
             xp.copyto(out, data)
