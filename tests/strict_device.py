@@ -67,6 +67,7 @@ UFUNC_METHODS = {
     "at": {"add", "subtract", "maximum", "minimum", "bitwise_and", "bitwise_or", "bitwise_xor"},
     "outer": {"add", "subtract", "multiply", "divide", "maximum", "minimum"},
 }
+UFUNC_KEYWORDS = {"matmul": {"out", "axes", "axis", "keepdims", "casting", "dtype", "order"}}
 VALUE_SHAPED = {"nonzero", "flatnonzero", "argwhere", "unique", "extract", "compress", "union1d", "intersect1d", "setdiff1d"}
 FIRST_ARGUMENT_IS_WRITTEN = {"copyto", "put", "putmask", "place", "put_along_axis", "fill_diagonal"}
 VIEWS = set(
@@ -309,6 +310,8 @@ class StrictFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         name, device = self._name, self._device
         refused = MISSING_KEYWORDS.get(name.rpartition(".")[2], set()) & set(kwargs)
+        if isinstance(self._function, np.ufunc):
+            refused = set(kwargs) - UFUNC_KEYWORDS.get(name, {"out", "where", "casting", "dtype"})
         if refused:
             raise UnsupportedError(f"CuPy's {name} has no keyword {', '.join(sorted(refused))}")
         if name in VALUE_SHAPED or (name == "where" and len(args) == 1) or (name == "bincount" and not kwargs.get("minlength")):

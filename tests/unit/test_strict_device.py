@@ -92,6 +92,8 @@ def test_refuses_to_mix_with_the_host(context: Context, use: object) -> None:
     [
         lambda a, xp: xp.sum(a, where=a > 0),
         lambda a, xp: xp.maximum.reduce(a),
+        lambda a, xp: xp.add(a, 1, order="C"),
+        lambda a, xp: xp.matmul(a, a, where=a > 0),
         lambda a, xp: xp.einsum("i,i->i", a, a, out=a),
         lambda a, xp: xp.take(a, [0], mode="clip"),
         lambda a, xp: xp.errstate(),
