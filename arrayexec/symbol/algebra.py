@@ -20,7 +20,7 @@ def _single(symbol: Any, use: str) -> Entry:
     return heads[0]
 
 
-def _with_number(op: str, hint: str | None = None) -> Callable[[Any, Any], Any]:
+def with_number(op: str, hint: str | None = None) -> Callable[[Any, Any], Any]:
     """Method that applies ``op`` to a symbol and a number; a node without a name is counted under ``hint``."""
     hint = hint or op
 
@@ -37,9 +37,9 @@ def _with_number(op: str, hint: str | None = None) -> Callable[[Any, Any], Any]:
     return method
 
 
-def _with_either(op: str, hint: str, scalar_op: str, scalar_hint: str | None = None) -> Callable[[Any, Any], Any]:
+def with_either(op: str, hint: str, scalar_op: str, scalar_hint: str | None = None) -> Callable[[Any, Any], Any]:
     """Method that applies ``op`` to two symbols of one shape, ``scalar_op`` to a symbol and a number."""
-    number = _with_number(scalar_op, scalar_hint)
+    number = with_number(scalar_op, scalar_hint)
 
     def method(self: Any, other: Any) -> Any:
         if not isinstance(other, Algebra):
@@ -57,22 +57,22 @@ class Algebra:
     __array_ufunc__ = None  # NumPy then leaves array + symbol to us, who refuse it in words
     __hash__ = object.__hash__
 
-    __add__ = __radd__ = _with_either("elemwise_add", "_plus", "_plus_scalar", "_plusscalar")
-    __sub__ = _with_either("elemwise_sub", "_minus", "_minus_scalar", "_minusscalar")
-    __rsub__ = _with_number("_rminus_scalar", "_rminusscalar")
-    __mul__ = __rmul__ = _with_either("elemwise_mul", "_mul", "_mul_scalar", "_mulscalar")
-    __truediv__ = _with_either("elemwise_div", "_div", "_div_scalar", "_divscalar")
-    __rtruediv__ = _with_number("_rdiv_scalar", "_rdivscalar")
-    __mod__ = _with_either("_mod", "_mod", "_mod_scalar", "_modscalar")
-    __rmod__ = _with_number("_rmod_scalar", "_rmodscalar")
-    __pow__ = _with_either("_power", "_power", "_power_scalar", "_powerscalar")
-    __rpow__ = _with_number("_rpower_scalar")
-    __eq__ = _with_either("_equal", "_equal", "_equal_scalar")
-    __ne__ = _with_either("_not_equal", "_not_equal", "_not_equal_scalar")
-    __gt__ = _with_either("_greater", "_greater", "_greater_scalar")
-    __ge__ = _with_either("_greater_equal", "_greater_equal", "_greater_equal_scalar")
-    __lt__ = _with_either("_lesser", "_lesser", "_lesser_scalar")
-    __le__ = _with_either("_lesser_equal", "_lesser_equal", "_lesser_equal_scalar")
+    __add__ = __radd__ = with_either("elemwise_add", "_plus", "_plus_scalar", "_plusscalar")
+    __sub__ = with_either("elemwise_sub", "_minus", "_minus_scalar", "_minusscalar")
+    __rsub__ = with_number("_rminus_scalar", "_rminusscalar")
+    __mul__ = __rmul__ = with_either("elemwise_mul", "_mul", "_mul_scalar", "_mulscalar")
+    __truediv__ = with_either("elemwise_div", "_div", "_div_scalar", "_divscalar")
+    __rtruediv__ = with_number("_rdiv_scalar", "_rdivscalar")
+    __mod__ = with_either("_mod", "_mod", "_mod_scalar", "_modscalar")
+    __rmod__ = with_number("_rmod_scalar", "_rmodscalar")
+    __pow__ = with_either("_power", "_power", "_power_scalar", "_powerscalar")
+    __rpow__ = with_number("_rpower_scalar")
+    __eq__ = with_either("_equal", "_equal", "_equal_scalar")
+    __ne__ = with_either("_not_equal", "_not_equal", "_not_equal_scalar")
+    __gt__ = with_either("_greater", "_greater", "_greater_scalar")
+    __ge__ = with_either("_greater_equal", "_greater_equal", "_greater_equal_scalar")
+    __lt__ = with_either("_lesser", "_lesser", "_lesser_scalar")
+    __le__ = with_either("_lesser_equal", "_lesser_equal", "_lesser_equal_scalar")
 
     def __neg__(self) -> Any:
         return self * -1.0
