@@ -35,7 +35,7 @@ def fail(ranks: comm.Communicator, event: str) -> None:
         threading.Timer(1, stop).start()  # by then it waits for rank 0
         return
     print(f"failing at {time.time()}", file=sys.stderr, flush=True)
-    if event == "exception":
+    if event in ("exception", "exception on all ranks"):
         raise ValueError("bad row 17")
     if event == "exception in a thread":
         threading.Thread(target=broken_worker, name="reader").start()
@@ -71,7 +71,7 @@ def main(event: str) -> None:
             time.sleep(2)
         return
     for number in range(2, 4):
-        if guilty:
+        if guilty or event == "exception on all ranks":
             fail(ranks, event)
             if event == "early return":
                 return
