@@ -13,7 +13,7 @@ import importlib.metadata
 import inspect
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
 from .attribute_text import Attribute, attributes_of, to_text
 from .errors import AttributeValueError, OperatorDefinitionError, UnknownOperatorError, near_miss
@@ -277,9 +277,9 @@ def _check(cls: type[Op], form: Form) -> None:
     for name in form.attributes:
         if hasattr(Op, name) or name in SPECIAL:
             refuse(f"attribute '{name}' bears the name of a member of the operator form; choose another")
-    known = {*form.forward.parameters, *form.forward.temps, *cls.aux} if not callable(cls.aux) else None
+    known = {*form.forward.parameters, *form.forward.temps, *(() if callable(cls.aux) else cls.aux)}
     for title, body in (("backward", form.backward), ("update", form.update)):
-        for name in body.parameters if body and known is not None else ():
+        for name in body.parameters if body and not callable(cls.aux) else ():
             base = name[1:] if title == "backward" and name[:1] == "d" and name not in known else name
             if name in known or base in known or name in SPECIAL or name in (body.temps if body else ()):
                 continue
@@ -289,6 +289,7 @@ def _check(cls: type[Op], form: Form) -> None:
         refuse("has update but no auxiliary states (aux = …)")
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True)
 def register_op(cls: Any = None, *, name: str | None = None, aliases: Sequence[str] = ()) -> Any:
     """Class decorator: make ``cls`` an operator under ``name`` (default: the class name) and ``aliases``.
 

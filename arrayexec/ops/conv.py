@@ -20,7 +20,7 @@ from .linalg import wide
 from .windows import Layout, channels_first, check_layout, is_known, join, per_axis, split
 
 Array = Any
-TILE = 1 << 18  # columns of one tile, in values
+TILE = 1 << 19  # columns of one tile, in values
 
 
 class Tile(NamedTuple):
@@ -45,6 +45,8 @@ class Geometry(NamedTuple):
     tile_lines: int
     pointwise: bool
     """True if a window is one place and every place has one: the data are the columns."""
+    mirrored: bool
+    """True if the gradient of the data is computed as a convolution, else by adding columns back."""
 
     @property
     def depth(self) -> int:
@@ -156,10 +158,19 @@ class Convolution(Op):
 
     def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
         g, kind = _geometry(self, s.data), s.dtype("data")
-        narrow = wide(kind) != kind
+        sizes = self._scratch(g, wide(kind) != kind)
+        if g.mirrored:
+            mirror = self._mirror(g)
+            other = mirror._scratch(_geometry(mirror, tuple(s.out)), wide(kind) != kind)
+            sizes = {name: max(size, other[name]) for name, size in sizes.items()}
+        turned = math.prod(s.weight) * g.mirrored
+        return {name: ((size,), wide(kind)) for name, size in sizes.items()} | {"turned": ((turned,), kind)}
+
+    def _scratch(self, g: Geometry, narrow: bool) -> dict[str, int]:
+        """Values of each kind of scratch; ``narrow`` types are computed in wide ones."""
         image, weight = g.groups * g.channels * math.prod(g.padded), g.groups * g.filters * g.depth
         gathered = g.tile_images > 1 and not self._last
-        sizes = {
+        return {
             "columns": g.groups * g.depth * g.places,
             "padded": g.tile_images * image * (narrow or g.padded != g.size),
             "product": g.groups * g.filters * g.places * (narrow or gathered),
@@ -167,7 +178,6 @@ class Convolution(Op):
             "total": weight * narrow,
             "matrix": weight * narrow,
         }
-        return {name: ((size,), wide(kind)) for name, size in sizes.items()}
 
     def keeps(self, want: frozenset[str]) -> Iterable[str]:
         return [name for name, user in (("weight", "data"), ("data", "weight")) if user in want]
@@ -196,7 +206,7 @@ class Convolution(Op):
 
     def backward(
         self, xp: Any, dout: Array, data: Array, weight: Array, ddata: Array, dweight: Array, dbias: Array,
-        columns: Temp, padded: Temp, product: Temp, part: Temp, total: Temp, matrix: Temp,
+        columns: Temp, padded: Temp, product: Temp, part: Temp, total: Temp, matrix: Temp, turned: Temp,
     ) -> None:  # fmt: skip
         if dbias is not None:
             axes = tuple(axis for axis in range(dout.ndim) if axis != (dout.ndim - 1 if self._last else 1))
@@ -206,6 +216,11 @@ class Convolution(Op):
                                   part, total)  # fmt: skip
         if ddata is not None:
             g = _geometry(self, ddata.shape)
+            if g.mirrored:
+                self._mirror(g).forward(
+                    xp, dout, self._turned(xp, g, weight, turned), None, ddata, columns, padded, product, matrix
+                )
+                return
             filters = _filters(xp, g, weight, matrix).swapaxes(1, 2)
             if g.pointwise and not matrix.size:
                 arriving = self._places(g, dout, g.filters)
@@ -232,6 +247,25 @@ class Convolution(Op):
                 xp.add(whole, part, out=whole)
         if total.size:
             xp.copyto(dweight, total.reshape(dweight.shape))
+
+    def _mirror(self, g: Geometry) -> Convolution:
+        """The convolution of ``dout`` whose result is ``ddata``, for stride 1."""
+        return Convolution(
+            kernel=self.kernel, num_filter=g.groups * g.channels, dilate=self.dilate, num_group=self.num_group,
+            pad=tuple(reach - 1 - pad for reach, _, _, pad in self._axes()), no_bias=True, layout=self.layout,
+        )  # fmt: skip
+
+    def _turned(self, xp: Any, g: Geometry, weight: Array, turned: Array) -> Array:
+        """The weight of the mirror: filters and channels exchanged, the kernel from its end to its start."""
+        last, axes = self._last, len(g.kernel)
+        source = weight.reshape(g.groups, *join(g.filters, g.channels, g.kernel, last))
+        target = turned.reshape(g.groups, *join(g.channels, g.filters, g.kernel, last))
+        backwards = (slice(None, None, -1),) * axes
+        if last:
+            xp.copyto(target, source.swapaxes(1, 2 + axes)[(slice(None),) * 2 + backwards])
+        else:
+            xp.copyto(target, source.swapaxes(1, 2)[(slice(None),) * 3 + backwards])
+        return turned.reshape(-1, *target.shape[2:])
 
     def _places(self, g: Geometry, array: Array, channels: int) -> Array:
         """All images as matrices of a group's channels by places, for kernels of one place."""
@@ -322,17 +356,14 @@ class Convolution(Op):
             target.fill(0)
         cells, _ = self._columns(g, tile, columns)
         grouped = target.reshape(target.shape[0], g.groups, g.channels, *g.padded)
-        starts = (tile.lines.start, *(0,) * (len(g.out) - 1))
+        starts, axes = (tile.lines.start, *(0,) * (len(g.out) - 1)), self._axes()
         for offset in combinations(*(range(k) for k in g.kernel)):
             column = cells[(slice(None),) * 3 + offset]
-            first = [
-                k * dilate + start * stride
-                for k, start, (_, stride, dilate, _) in zip(offset, starts, self._axes(), strict=True)
-            ]
-            last = [begin + (size - 1) * axis[1] + 1
-                    for begin, size, axis in zip(first, column.shape[3:], self._axes(), strict=True)]  # fmt: skip
-            steps = [axis[1] for axis in self._axes()]
-            place = grouped[(..., *(slice(*item) for item in zip(first, last, steps, strict=True)))]
+            spans = (
+                slice(k * dilate + start * stride, k * dilate + (start + count - 1) * stride + 1, stride)
+                for k, start, count, (_, stride, dilate, _) in zip(offset, starts, column.shape[3:], axes, strict=True)
+            )
+            place = grouped[(..., *spans)]
             xp.add(place, column, out=place)
         if padded.size and tile.lines.stop == g.out[0]:
             xp.copyto(channels_first(ddata, self._last)[tile.images], inside)
@@ -349,15 +380,22 @@ def _filters(xp: Any, g: Geometry, weight: Array, matrix: Array) -> Array:
 
 @functools.lru_cache(maxsize=1024)
 def _geometry(op: Convolution, shape: tuple[int, ...]) -> Geometry:
+    """Sizes and tiles for data of ``shape``.
+
+    ``mirrored`` compares measured costs: laying out a value costs as much as 10 products, adding one back as 70.
+    """
     images, channels, size = split(shape, op._last)
     axes = op._axes()
     padded = tuple(x + 2 * pad for x, (_, _, _, pad) in zip(size, axes, strict=True))
     out = tuple((x - reach) // stride + 1 for x, (reach, stride, _, _) in zip(padded, axes, strict=True))
-    groups = op.num_group
     image = channels * math.prod(op.kernel) * math.prod(out)
+    channels, filters = channels // op.num_group, op.num_filter // op.num_group
+    pointwise = all((reach, stride, pad) == (1, 1, 0) for reach, stride, _, pad in axes)
+    mirrored = not pointwise and all(stride == 1 and pad < reach for reach, stride, _, pad in axes)
+    laid_out, added = math.prod(size) * filters * (channels + 10), math.prod(out) * channels * (filters + 70)
     return Geometry(
-        images, groups, channels // groups, op.num_filter // groups, op.kernel, tuple(size), padded, out,
+        images, op.num_group, channels, filters, op.kernel, tuple(size), padded, out,
         tile_images=max(1, min(images, TILE // image)),
         tile_lines=-(-out[0] // -(-image // TILE)),
-        pointwise=all((reach, stride, pad) == (1, 1, 0) for reach, stride, _, pad in axes),
+        pointwise=pointwise, mirrored=mirrored and laid_out <= added,
     )  # fmt: skip
