@@ -6,6 +6,7 @@ The table below is how a name finds its file without importing all of them; a te
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
 from .. import registry
 
@@ -57,7 +58,7 @@ def _load(name: str) -> bool:
     if family is None:
         return False
     module = importlib.import_module(f"{__name__}.{family}")
-    rows = getattr(module, "ROWS", ())  # elementwise operators are compiled when a name is first used
+    rows: Any = getattr(module, "ROWS", ())  # elementwise operators are compiled when a name is first used
     if name in rows:
         rows[name]
     return True

@@ -115,11 +115,11 @@ def _stretch(s: Any, name: str, wanted: Sequence[Any]) -> None:
 
 
 @register_op
-class broadcast_to(_Stretch):  # noqa: N801 - the operator's name
-    """``out`` = data repeated to ``shape``: same rank, 0 keeps data's dim, other dims of data are 1 or equal already."""
+class broadcast_to(_Stretch):
+    """``out`` = data repeated to ``shape``, of the same rank: 0 keeps data's dim, other dims of data are 1 or equal."""
 
     shape: tuple[int, ...]
-    examples = (dict(data=(1, 3, 1), shape=(2, 0, 4)), dict(data=(2, 1), shape=(2, 2)))
+    examples = ({"data": (1, 3, 1), "shape": (2, 0, 4)}, {"data": (2, 1), "shape": (2, 2)})
 
     @property
     def rows(self) -> str | None:  # type: ignore[override]
@@ -131,12 +131,12 @@ class broadcast_to(_Stretch):  # noqa: N801 - the operator's name
 
 
 @register_op(aliases=("broadcast_axes",))
-class broadcast_axis(_Stretch):  # noqa: N801 - the operator's name
+class broadcast_axis(_Stretch):
     """``out`` = data with each ``axis`` of length 1 repeated ``size`` times; axis may be negative."""
 
     axis: tuple[int, ...] = ()
     size: tuple[int, ...] = ()
-    examples = (dict(data=(1, 3, 1), axis=(0, 2), size=(2, 3)), dict(data=(2, 1), axis=-1, size=3))
+    examples = ({"data": (1, 3, 1), "axis": (0, 2), "size": (2, 3)}, {"data": (2, 1), "axis": -1, "size": 3})
 
     @property
     def rows(self) -> str | None:  # type: ignore[override]
@@ -165,20 +165,20 @@ class broadcast_like(Op):
     rows = "sum"
     no_gradient = ("rhs",)
     examples = (
-        dict(lhs=(1, 3), rhs=(4, 3)),
-        dict(lhs=(1, 3, 1), rhs=(5, 2), lhs_axes=(0, -1), rhs_axes=(1, 0)),
+        {"lhs": (1, 3), "rhs": (4, 3)},
+        {"lhs": (1, 3, 1), "rhs": (5, 2), "lhs_axes": (0, -1), "rhs_axes": (1, 0)},
     )
 
     def infer(self, s: Any) -> None:
         if self.lhs_axes is None or self.rhs_axes is None:
             if self.lhs_axes is not self.rhs_axes:
-                s.fail("lhs", f"needs lhs_axes and rhs_axes or neither, but they are {self.lhs_axes} and {self.rhs_axes}")
+                s.fail("lhs", f"needs both lhs_axes and rhs_axes or none, but has {self.lhs_axes} and {self.rhs_axes}")
             s.out = s.rhs
             s.rhs = s.out
             _stretch(s, "lhs", tuple(s.rhs))
             return
         if len(self.lhs_axes) != len(self.rhs_axes):
-            s.fail("lhs", f"needs as many lhs_axes as rhs_axes, but they are {self.lhs_axes} and {self.rhs_axes}")
+            s.fail("lhs", f"needs as many lhs_axes as rhs_axes, but has {self.lhs_axes} and {self.rhs_axes}")
         s.lhs, s.out = like(s.out), like(s.lhs)
         wanted: list[Any] = [None] * len(s.lhs)
         for axis, other in zip(self.lhs_axes, self.rhs_axes, strict=True):

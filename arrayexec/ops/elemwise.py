@@ -1,8 +1,8 @@
 """Elementwise operators: arithmetic of equal shapes and with a number, comparisons, unary mathematics.
 
-Each is a row of :data:`ROWS`, in the language that :mod:`.expression` explains. Numbers are what IEEE arithmetic gives
-(``log`` of a negative is NaN); where a formula has a choice, the row's note says it. Whole-number arrays keep their type:
-the result is computed exactly or in float64, then cut towards zero.
+Each is a row of :data:`ROWS`, in the language that :mod:`.expression` explains. Numbers are what IEEE arithmetic
+gives (``log`` of a negative is NaN); where a formula has a choice, the row's note says it. Arrays of whole numbers keep
+their type: the result is computed exactly or in float64, then cut towards zero.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Cast(Op):
 
     dtype: np.dtype[Any]
     rows = "parallel"
-    examples = (dict(data=(2, 3), dtype="float64"), dict(data=Sample((2, 3), -3.0, 3.0), dtype="int32"))
+    examples = ({"data": (2, 3), "dtype": "float64"}, {"data": Sample((2, 3), -3.0, 3.0), "dtype": "int32"})
 
     def infer(self, s: Any) -> None:
         s.out = s.data
@@ -176,12 +176,12 @@ class Cast(Op):
 
 
 @register_op(aliases=("ElementWiseSum",))
-class add_n(Op):  # noqa: N801 - the operator's name
+class add_n(Op):
     """``out = arg0 + arg1 + …``, summed from left to right; all of one shape."""
 
     num_args: int
     rows = "parallel"
-    examples = (dict(arg0=(2, 3), arg1=(2, 3), arg2=(2, 3), num_args=3), dict(arg0=(2, 3), num_args=1))
+    examples = ({"arg0": (2, 3), "arg1": (2, 3), "arg2": (2, 3), "num_args": 3}, {"arg0": (2, 3), "num_args": 1})
 
     def infer(self, s: Any) -> None:
         for shape in s.args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-# Rational fits of h(x) = -log(1 - erf(x)) / x, which is smooth from 2/sqrt(pi) on; ascending powers: numerator, denominator.
+# Rational fits of h(x) = -log(1 - erf(x)) / x, a smooth function: numerator, denominator, in ascending powers.
 _SHORT = (
     (1.1283791673390797, 1.5174781292615003, 0.9142703000975569, 0.28058268175886986, 0.03723544408862566),
     (1.0, 0.7806404200213523, 0.27874140240858075, 0.03725213764099118),

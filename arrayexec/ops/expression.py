@@ -36,8 +36,8 @@ _OPERATORS: dict[type[ast.AST], str] = {
 _LOGICAL = frozenset({"logical_and", "logical_or", "logical_xor", "logical_not", "isnan"})
 _MASKS = _LOGICAL | {"equal", "not_equal", "greater", "greater_equal", "less", "less_equal"}
 FUNCTIONS = _LOGICAL | frozenset(
-    "abs sign ceil floor trunc exp expm1 log log2 log10 log1p sqrt cbrt square reciprocal sin cos tan arcsin arccos arctan "
-    "sinh cosh tanh arcsinh arccosh arctanh maximum minimum hypot erf where".split()
+    "abs sign ceil floor trunc exp expm1 log log2 log10 log1p sqrt cbrt square reciprocal sin cos tan arcsin arccos "
+    "arctan sinh cosh tanh arcsinh arccosh arctanh maximum minimum hypot erf where".split()
 )
 """Functions that a formula may call; all but ``erf`` and ``where`` are ufuncs of NumPy and CuPy under the same name."""
 _SCRATCH = {"erf": 2}  # arrays of scratch that a function needs beside its result
@@ -194,7 +194,7 @@ class _Writer:
             self.free[name[0]].append(name)
 
     def operands(self, arguments: Sequence[ast.expr], target: str) -> tuple[list[str], list[str]]:
-        """Texts of the arguments, after code that computes them: the largest one in ``target`` itself, others in registers."""
+        """Texts of the arguments, after code that computes them: the largest in ``target``, others in registers."""
         texts = [self.text(argument) for argument in arguments]
         taken: list[str] = []
         place = target if target[0] == "m" else "t"
@@ -235,7 +235,7 @@ class _Writer:
             self.free["t"].append(source)
 
     def overwrites(self, name: str, target: str, start: int = 0) -> bool:
-        """True if ``target`` may be the same memory as ``name``: nobody reads ``name`` after the first write to ``target``."""
+        """True if ``target`` may be the memory of ``name``, which nobody reads after the first write to ``target``."""
         first = next(i for i in range(start, len(self.steps)) if self.steps[i][1] == target)
         return not any(name in reads for reads, _ in self.steps[first + 1 :])
 
@@ -316,11 +316,12 @@ def compile_row(row: Row, module: str, base: type[Pointwise] = Pointwise) -> typ
     source = [header("forward", (*inputs, "out"), forward_scratch), *forward_lines, ""]
     if gradients:
         order = [name for name in (*inputs, "out") if name in kept]
-        source += [header("backward", ("dout", *order, *("d" + n for n in inputs)), backward.scratch), *backward_lines, ""]
+        parameters = ("dout", *order, *(f"d{name}" for name in inputs))
+        source += [header("backward", parameters, backward.scratch), *backward_lines, ""]
     filename = f"<elementwise operator {row.name}>"
     text = "\n".join(source)
     bodies: dict[str, Any] = {"np": np, "Temp": Temp, "erf": erf, "power": power, "sum_to": sum_to}
-    exec(compile(text, filename, "exec", dont_inherit=True), bodies)  # our own text, made from the tables of this package
+    exec(compile(text, filename, "exec", dont_inherit=True), bodies)  # text made from this package's own tables
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     shape, other = ((2, 3), (1, 3)) if base.broadcasts else ((2, 3), (2, 3))
     integer = not gradients and _call(tree)[0] in _MASKS  # equal numbers occur then

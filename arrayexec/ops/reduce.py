@@ -99,8 +99,8 @@ class _Reduction(Op):
 
 
 _EXAMPLES: tuple[Mapping[str, Any], ...] = (
-    dict(data=(2, 3, 4)), dict(data=(2, 3, 4), axis=1), dict(data=(2, 3, 4), axis=(0, -1), keepdims=True),
-    dict(data=(2, 3, 4), axis=1, exclude=True),
+    {"data": (2, 3, 4)}, {"data": (2, 3, 4), "axis": 1}, {"data": (2, 3, 4), "axis": (0, -1), "keepdims": True},
+    {"data": (2, 3, 4), "axis": 1, "exclude": True},
 )  # fmt: skip
 
 
@@ -120,9 +120,9 @@ class Sum(_Reduction):
 
 @register_op(name="mean")
 class Mean(_Reduction):
-    """``out = sum of data / number of elements`` over the axes; of whole numbers it is cut towards zero, of none NaN."""
+    """``out = sum of data / number of elements`` over the axes; NaN of none, cut towards zero for whole numbers."""
 
-    examples = (*_EXAMPLES, dict(data=Sample((3, 4), -9, 9, True), axis=0))
+    examples = (*_EXAMPLES, {"data": Sample((3, 4), -9, 9, True), "axis": 0})
 
     def temps(self, s: Any) -> Scratch:
         kind = s.dtype("out")
@@ -209,9 +209,7 @@ class Prod(_Product):
         axes, shape = self.over(data)
         xp.prod(data, axis=axes, dtype=narrow(data.dtype), keepdims=True, out=out.reshape(shape))
 
-    def backward(
-        self, xp: Any, dout: Any, data: Any, ddata: Any, mask: Temp, rest: Temp, zeros: Temp
-    ) -> None:
+    def backward(self, xp: Any, dout: Any, data: Any, ddata: Any, mask: Temp, rest: Temp, zeros: Temp) -> None:
         xp.copyto(ddata, data)
         self.gradient_of(xp, dout, data, ddata, mask, rest, zeros)
 
@@ -254,9 +252,7 @@ class NanProd(_Product):
         xp.copyto(plain, 1, where=mask)
         xp.prod(plain, axis=axes, dtype=narrow(data.dtype), keepdims=True, out=out.reshape(shape))
 
-    def backward(
-        self, xp: Any, dout: Any, data: Any, ddata: Any, mask: Temp, rest: Temp, zeros: Temp
-    ) -> None:
+    def backward(self, xp: Any, dout: Any, data: Any, ddata: Any, mask: Temp, rest: Temp, zeros: Temp) -> None:
         xp.isnan(data, out=mask)
         xp.copyto(ddata, data)
         xp.copyto(ddata, 1, where=mask)
@@ -277,8 +273,10 @@ class Norm(Op):
     keepdims: bool = False
     out_dtype: np.dtype[Any] | None = None
     examples = (
-        dict(data=(2, 3, 4)), dict(data=(2, 3, 4), axis=1, ord=1), dict(data=(2, 3, 4), axis=(1, 2), keepdims=True),
-        dict(data=(2, 3), out_dtype="float64"),
+        {"data": (2, 3, 4)},
+        {"data": (2, 3, 4), "axis": 1, "ord": 1},
+        {"data": (2, 3, 4), "axis": (1, 2), "keepdims": True},
+        {"data": Sample((2, 3), 3.0, 9.0), "out_dtype": "int32"},
     )  # fmt: skip
 
     @property
@@ -321,7 +319,7 @@ class Norm(Op):
 
 
 class _Search(Op):
-    """Base of argmax and argmin: the position is written in data's type, which holds whole numbers up to its precision."""
+    """Base of argmax and argmin: positions are written in data's type, which is exact up to its precision."""
 
     axis: Any = 1
     keepdims: Any = False
@@ -338,30 +336,24 @@ class _Search(Op):
     def infer(self, s: Any) -> None:
         infer_reduced(s, self._axes, self.keepdims, some="largest or smallest")
 
-    def _is_last(self, rank: int) -> bool:
-        return self.axis is None or self.axis % rank == rank - 1
-
     def temps(self, s: Any) -> Scratch:
-        moved = (0,) if self._is_last(len(s.data)) else (*drop(s.data, self.axis), s.data[self.axis])
+        moved = s.data if self.axis is None else (*drop(s.data, self.axis), s.data[self.axis])
         return {"moved": (moved, s.dtype("data")), "place": (s.out, np.int64)}
 
     def search(self, xp: Any, find: Any, data: Any, out: Any, moved: Any, place: Any) -> None:
-        """``out`` = find(data) along the last axis of contiguous memory, where the search needs no copy of its own."""
-        if self.axis is None:
-            data = data.reshape(1, -1)
-        elif not self._is_last(data.ndim):
-            xp.copyto(moved, xp.moveaxis(data, self.axis, -1))
-            data = moved
-        find(data, axis=-1, out=place.reshape(data.shape[:-1]))
+        """``out`` = find(data), along the last axis of a copy: a search makes one itself where it can not write."""
+        xp.copyto(moved, data if self.axis is None else xp.moveaxis(data, self.axis, -1))
+        rows = moved.reshape(1, -1) if self.axis is None else moved
+        find(rows, axis=-1, out=place.reshape(rows.shape[:-1]))
         xp.copyto(out, place, casting="unsafe")
 
 
-_SEARCHES = (dict(data=(3, 5)), dict(data=(3, 5, 2), axis=1), dict(data=(3, 5), axis=0, keepdims=True))
+_SEARCHES = ({"data": (3, 5)}, {"data": (3, 5, 2), "axis": 1}, {"data": (3, 5), "axis": 0, "keepdims": True})
 
 
 @register_op(name="argmax")
 class ArgMax(_Search):
-    """``out = position of the largest element`` along axis, or in the flattened data; the first one of equals, or NaN."""
+    """``out = position of the largest element`` along axis, or in the flattened data; the first of equals, or NaN."""
 
     axis: int | None = None
     keepdims: bool = False
@@ -373,7 +365,7 @@ class ArgMax(_Search):
 
 @register_op(name="argmin")
 class ArgMin(_Search):
-    """``out = position of the smallest element`` along axis, or in the flattened data; the first one of equals, or NaN."""
+    """``out = position of the smallest element`` along axis, or in the flattened data; the first of equals, or NaN."""
 
     axis: int | None = None
     keepdims: bool = False
@@ -387,7 +379,7 @@ class ArgMin(_Search):
 class ArgMaxChannel(_Search):
     """``out = position of the largest element`` along axis 1; the first one of equals, or NaN."""
 
-    examples = (dict(data=(3, 5)), dict(data=(2, 3, 4)))
+    examples = ({"data": (3, 5)}, {"data": (2, 3, 4)})
 
     def forward(self, xp: Any, data: Any, out: Any, moved: Temp, place: Temp) -> None:
         self.search(xp, xp.argmax, data, out, moved, place)
