@@ -165,9 +165,15 @@ def to_text(value: Any) -> str:
 
 def read_shape(text: Any) -> tuple[int, ...]:
     """A tuple of whole numbers from MXNet's text or any sequence; AttributeValueError if it is not one."""
-    return Attribute("shape", lambda value: _tuple(_int, value), "a tuple of whole numbers", True, None).parse(text, "variable")
+    shape: tuple[int, ...] = _SHAPE.parse(text, "variable")
+    return shape
 
 
 def read_dtype(text: Any) -> np.dtype[Any]:
     """An element type from a name, MXNet's type code or anything NumPy takes; AttributeValueError if it is not one."""
-    return Attribute("dtype", _dtype, "an element type", True, None).parse(text, "variable")
+    dtype: np.dtype[Any] = _DTYPE.parse(text, "variable")
+    return dtype
+
+
+_SHAPE = Attribute("shape", lambda value: _tuple(_int, value), "a tuple of whole numbers", True, None)
+_DTYPE = Attribute("dtype", _dtype, "an element type", True, None)

@@ -94,7 +94,7 @@ class Arena:
 
     @contextmanager
     def held_by(self, tenant: Tenant) -> Iterator[None]:
-        """Use the arena alone; BusyExecutorError at once if it is in use (a monitor that calls back, a second thread)."""
+        """Use the arena alone; BusyExecutorError at once if it is in use (by a monitor's caller, a second thread)."""
         if not self._lock.acquire(blocking=False):
             raise BusyExecutorError(
                 f"{tenant.title} cannot run now: {self._holder} is running in the memory that they share; "
@@ -153,7 +153,7 @@ def pool_of(arrays: MutableMapping[str, Array], context: Context) -> InputPool:
 
 
 def _nbytes(shape: Sequence[int], dtype: Any) -> int:
-    return math.prod(shape) * np.dtype(dtype).itemsize
+    return math.prod(shape) * int(np.dtype(dtype).itemsize)
 
 
 def allocate_segment(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -51,8 +52,8 @@ class _Section:
 class BoundPlan:
     """Arrays for every value of a plan, and one call a step (a section of lanes is one call).
 
-    ``forward`` runs the steps up to the backward ones, ``backward`` the rest; ``updates=False`` leaves out the steps that
-    move auxiliary states (a repeated forward).
+    ``forward`` runs the steps up to the backward ones, ``backward`` the rest; ``updates=False`` leaves out the steps
+    that move auxiliary states (a repeated forward).
     """
 
     def __init__(
@@ -160,8 +161,7 @@ class BoundPlan:
                 for call in walk:
                     call()
         except Exception as error:
-            step = steps[len(calls) - walk.__length_hint__() - 1]
-            error.add_note(self.describe(step))
+            error.add_note(self.describe(steps[len(calls) - operator.length_hint(walk) - 1]))
             raise
 
     def describe(self, step: Step) -> str:

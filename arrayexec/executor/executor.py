@@ -16,9 +16,9 @@ from ..streams import RunPosition
 from ..symbol.graph import Graph
 from .arena import Arena, InputPool, WriteMark, mark_arrays, note_write
 from .bound import BoundPlan
+from .watch import MonitorCallback, run_watched
 
 Array = Any
-MonitorCallback = Callable[[str, Array], None]
 
 TRAIN, INFER, INFER_KEPT = "train", "inference", "inference with kept values"
 
@@ -117,6 +117,11 @@ class Executor:
         """Arguments by name, in the symbol's order."""
         self._bind_inputs()
         return {name: self._arguments[name] for name in self._argument_names}
+
+    @property
+    def own_arguments(self) -> dict[str, Array]:
+        """Arguments that do not lie in a shared input pool; asking for them binds nothing."""
+        return {n: self._arguments[n] for n in self._argument_names if n not in self._binding.pooled}
 
     @property
     def grad_dict(self) -> dict[str, Array]:
@@ -260,7 +265,7 @@ class Executor:
             copyto(private, self._binding.aux[name])
         with self._binding.context.device.enter():
             if self._monitor is not None and updates:
-                self._monitored(bound, forward=True)
+                self._watch(bound, forward=True)
             else:
                 bound.forward(updates)
         for name, private in self._aux_copies.items():
@@ -298,7 +303,7 @@ class Executor:
                     copyto(target, given)
             with self._binding.context.device.enter():
                 if self._monitor is not None:
-                    self._monitored(bound, forward=False)
+                    self._watch(bound, forward=False)
                 else:
                     bound.backward(on_ready)
             if self._monitor is not None and on_ready is not None:
@@ -388,60 +393,14 @@ class Executor:
         """
         self._monitor, self._monitor_all = callback, monitor_all
 
-    def _monitored(self, bound: BoundPlan, forward: bool) -> None:
-        """Run step by step and hand out true values before their bytes are used again."""
-        callback: MonitorCallback = self._monitor  # type: ignore[assignment]
-        plan = bound.plan
-        watch = self._watched(plan, forward)
-        calls, steps = (bound.forward_calls, bound.steps) if forward else (bound.backward_calls, bound.backward_steps)
+    def _watch(self, bound: BoundPlan, forward: bool) -> None:
+        """Run a bound plan step by step for the monitor."""
+        if self._monitor is None:
+            return
         if forward and self._monitor_all:
-            for name in (*plan.arguments, *plan.aux):
-                callback(name, ({**self._arguments, **self._binding.aux})[name].copy())
-        for name, value in watch.get(-1, ()):
-            callback(name, bound.arrays[value].copy())
-        for call, step in zip(calls, steps, strict=False):
-            bound.run([call], [step])
-            for written in step.writes:
-                for name, value in watch.get(written, ()):
-                    callback(name, bound.arrays[value].copy())
-
-    def _watched(self, plan: Plan, forward: bool) -> dict[int, list[tuple[str, int]]]:
-        """Values to report, by the value whose writing makes them (-1: an argument's view, there from the start)."""
-        graph = self._binding.graph
-        found: dict[int, list[tuple[str, int]]] = {}
-        if forward:
-            for number, value in self._forward_values(plan):
-                made = value
-                while (base := plan.values[made].base) is not None:
-                    made = base
-                key = made if plan.values[made].in_arena else -1
-                found.setdefault(key, []).append((graph.entry_name(number), value))
-            return found
-        for step in plan.steps[plan.backward_start :]:
-            if step.kind != "backward":
-                continue
-            node = graph.nodes[step.node]
-            signature: Any = node.signature
-            single = len(signature.inputs) == 1
-            for (kind, place), binding in zip(signature.backward, step.bindings, strict=True):
-                if kind != "dinput":
-                    continue
-                places, values = (place, binding) if isinstance(place, tuple) else ((place,), (binding,))
-                for position, value in zip(places, values or (), strict=False):
-                    if value is not None:
-                        name = f"{node.name}_backward_output{'' if single else position}"
-                        found.setdefault(value, []).append((name, value))
-        return found
-
-    def _forward_values(self, plan: Plan) -> list[tuple[int, int]]:
-        """(entry, value) of every visible output of an operator, in graph order."""
-        graph = self._binding.graph
-        return [
-            (entry, plan.entries[entry])
-            for number, node in enumerate(graph.nodes)
-            if node.op is not None
-            for entry in graph.outputs(number)
-        ]
+            for name, array in {**self._arguments, **self._binding.aux}.items():
+                self._monitor(name, array.copy())
+        run_watched(bound, self._binding.graph, self._monitor, forward)
 
     # --- parameters, other shapes ------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ The table below is how a name finds its file without importing all of them; a te
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from typing import Any
 
 from .. import registry
@@ -64,7 +65,7 @@ def _load(name: str) -> bool:
     return True
 
 
-def list() -> "list[str]":  # noqa: A001 - MXNet's word
+def list() -> Sequence[str]:  # noqa: A001 - MXNet's word
     """Every operator name and alias, sorted."""
     return registry.all_names()
 

@@ -214,8 +214,9 @@ class _Builder:
                 draft.head_gradients.append(None)
                 continue
             name = f"head gradient of {graph.entry_name(head)}"
-            draft.head_gradients.append(draft.add(name, self.shapes[head], self.types[head], "head_gradient"))
-            self.contribute(head, draft.head_gradients[-1])
+            gradient = draft.add(name, self.shapes[head], self.types[head], "head_gradient")
+            draft.head_gradients.append(gradient)
+            self.contribute(head, gradient)
         for number in reversed(runs):
             signature = graph.nodes[number].signature
             if (

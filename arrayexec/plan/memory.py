@@ -155,7 +155,7 @@ def lay_out(draft: Draft, alignment: int = 64, keep_all: bool = False) -> Plan:
 
 def _view_offsets(draft: Draft) -> list[int]:
     """Bytes between the start of each value's root and the value."""
-    found = []
+    found: list[int] = []
     for value in draft.values:
         found.append(0 if value.base is None else found[value.base] + value.offset)
     return found
