@@ -12,6 +12,7 @@ from .graph import Graph
 
 _WEIGHTS = frozenset({"weight", "bias", "gamma", "beta", "parameters"})
 """Inputs that pictures leave out, so that the flow of the data is seen; auxiliary states too."""
+_BEGINS = frozenset({"__shape__", "__init__"})
 
 
 class Layer(NamedTuple):
@@ -38,7 +39,10 @@ def _shown(shape: Shape) -> str:
 
 
 def _parameters(graph: Graph, inputs: Collection[str]) -> dict[int, None]:
-    """Nodes of the trainable arguments: neither given as inputs nor free of a gradient, as labels are."""
+    """Nodes of the trainable arguments: those with a gradient that are no ``inputs``.
+
+    If no inputs are named, those that are used as weights or say how they begin.
+    """
     found: dict[int, None] = {}
     arguments = set(graph.arguments)
     for node, entries in zip(graph.nodes, graph.inputs, strict=True):
@@ -46,7 +50,9 @@ def _parameters(graph: Graph, inputs: Collection[str]) -> dict[int, None]:
             continue
         for argument, entry in zip(node.signature.inputs, entries, strict=False):
             owner = graph.owner[entry]
-            if owner in arguments and argument not in node.op.no_gradient and graph.nodes[owner].name not in inputs:
+            own = graph.nodes[owner]
+            told = own.name not in inputs if inputs else argument in _WEIGHTS or not _BEGINS.isdisjoint(own.attributes)
+            if owner in arguments and told and argument not in node.op.no_gradient:
                 found[owner] = None
     return found
 

@@ -389,12 +389,17 @@ def load(path: str | os.PathLike[str]) -> Symbol:
         return Symbol(json_format.loads(file.read(), f"'{os.fspath(path)}'"))
 
 
+def _variable_shape(who: str, shape: Any) -> tuple[int, ...]:
+    dims = (shape,) if isinstance(shape, int) else tuple(shape)
+    return to_user(_user_shape(who, "shape", dims)) if dims else ()
+
+
 # --- the edge of the API: shapes in, words out --------------------------------------------------
 
 
 def _user_shape(call: str, name: str, shape: Any) -> Shape:
-    """A caller's shape as inference wants it; tuples only, as MXNet."""
-    if shape is None:
+    """A caller's shape as inference wants it, None if nothing is known; tuples only, as MXNet."""
+    if shape is None or shape == ():
         return None
     if not isinstance(shape, tuple):
         raise ArgumentError(f"{call}: the shape of '{name}' must be a tuple, but it is {shape!r}")
