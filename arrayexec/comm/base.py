@@ -152,9 +152,7 @@ def _first_difference(ranks: Sequence[Sequence[tuple[str, str]]], what: str) -> 
         fact = f"{what}: the ranks must hold the same, but {key!r} differs"
         texts = [h.get(key, "not there") for h in held]
     rows = [(f"rank {ranges(ranks)}", text) for text, ranks in _grouped(texts).items()]
-    return message(
-        fact, rows, "found", "every rank must run the same program with the same model and options"
-    )
+    return message(fact, rows, "found", "every rank must run the same program with the same model and options")
 
 
 def _grouped(texts: Sequence[str]) -> dict[str, list[int]]:

@@ -159,27 +159,32 @@ class GradientBuckets:
             while self._next < len(self.buckets) and not self._missing[self._next]:
                 self._start_next()
 
-    def finish(self, used: Collection[str] | None = None) -> None:
-        """Start what is not under way yet and return when every gradient is the sum over all ranks.
+    def finish(self, used: Collection[str] | None = None) -> list[str]:
+        """Start what is not under way yet, wait until every gradient is the sum over all ranks.
 
         ``used``: the gradients that were written in this step, marked or not (None: those marked ready).
-        All others count as zeros, and are filled with them. Raises UnknownNameError,
-        CollectiveTimeoutError and PeerFailure.
+        All others count as zeros, and are filled with them. Returns the names that some rank used.
+        Raises UnknownNameError, CollectiveTimeoutError and PeerFailure.
         """
         with self._lock:
             for name in used or ():
                 self._check_name(name)
+            mine = self._written | set(used or ())
+            counts = numpy.array([name in mine for name in self._gradients], numpy.int32)
             for name, array in self._gradients.items():
                 if name not in self._written:
-                    if used is None or name not in used:
+                    if name not in mine:
                         with context.context_of(array).enter():
                             array.fill(0)
                     self._mark(name)
             while self._next < len(self.buckets):
                 self._start_next()
+            counting = self._comm.start_allreduce(counts, "used gradients")
             while self._flying:
                 self._finish_first()
+            counting.wait()
             self._begin()
+            return [name for name, count in zip(self._gradients, counts, strict=True) if count]
 
     def _check_name(self, name: str) -> None:
         if name not in self._gradients:

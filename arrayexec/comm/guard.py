@@ -169,9 +169,7 @@ class Guard:
         return [
             rank
             for rank, (when, letter) in sorted(self._heard.items())
-            if letter["state"] == "waiting"
-            and letter["started"] >= operation.number
-            and now - when < _SILENT_AFTER
+            if letter["state"] == "waiting" and letter["started"] >= operation.number and now - when < _SILENT_AFTER
         ]
 
     def _peer_failure(self, operation: Operation) -> CollectiveError:
@@ -255,9 +253,7 @@ class Guard:
             time.sleep(_STAGGER * min(self._link.rank, 10))
         where = f" in {self._where()}" if self._where() else ""
         last = str(self._last) if self._last.number else "none"
-        _print(
-            f"arrayexec: rank {self._link.rank} of {self._link.size} failed{where}; last collective: {last}"
-        )
+        _print(f"arrayexec: rank {self._link.rank} of {self._link.size} failed{where}; last collective: {last}")
         show()
         self._abort(_exit_code(error))
 

@@ -43,7 +43,7 @@ class Run:
             elif line.startswith(("Abort(", "=====", "prterun", "------")):
                 inside = False
             quoting = quoting and line.startswith("  ")
-            if inside and line and not quoting:
+            if inside and line and not quoting and not line.startswith("failing at"):
                 ours.append(line)
             quoting = quoting or line.startswith("Traceback")
         return "\n".join(ours)

@@ -24,6 +24,13 @@ def stop() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
+def forget_shared_memory() -> None:
+    """Unlink the memory that MPICH mapped for this very job: killed, it could not do so any more."""
+    with open("/proc/self/maps") as maps:
+        for path in {line.split()[-1] for line in maps if "/dev/shm/mpich_shm_" in line}:
+            os.unlink(path)
+
+
 def broken_worker() -> None:
     raise ValueError("bad row 17")
 
@@ -43,6 +50,7 @@ def fail(ranks: comm.Communicator, event: str) -> None:
     if event == "sys.exit":
         sys.exit(3)
     if event == "SIGKILL":
+        forget_shared_memory()
         os.kill(os.getpid(), signal.SIGKILL)
     if event == "SIGSTOP":
         os.kill(os.getpid(), signal.SIGSTOP)

@@ -87,9 +87,12 @@ for kind, segment in kinds.items():
 name = "bn_beta"
 gradients[name][...] = rank + 1
 gradients["fc_bias"][...] = 7
-buckets.finish(used=[name])
+used = [name] if rank == size - 1 else [name, "conv1_bias"]
+gradients["conv1_bias"][...] = 2
+assert buckets.finish(used) == ([name, "conv1_bias"] if size > 1 else [name])
+assert (gradients["conv1_bias"] == 2 * (size - 1)).all()
 assert (gradients[name] == size * (size + 1) / 2).all()
-assert not any(array.any() for other, array in gradients.items() if other != name)
+assert not any(array.any() for other, array in gradients.items() if other not in (name, "conv1_bias"))
 
 everywhere = ranks.allgather_object(digests)
 assert all(other == digests for other in everywhere), everywhere
