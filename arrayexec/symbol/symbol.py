@@ -301,10 +301,11 @@ class Symbol(Algebra):
         )  # fmt: skip
 
     def eval(self, ctx: Any = None, **arrays: Any) -> Any:
-        """Outputs for the given arrays: bind without gradients and run forward once."""
-        if ctx is None:
-            ctx = importlib.import_module("arrayexec.context").current_context()
-        return self.bind(ctx, arrays, grad_req="null").forward()
+        """Outputs for the given arrays: bind without gradients and run forward once. Errors as bind's."""
+        auxiliary = set(self.list_auxiliary_states())
+        given = self._by_name("eval", (), arrays)
+        states = {name: given.pop(name) for name in [*given] if name in auxiliary}
+        return self.bind(ctx, given, grad_req="null", aux_states=states).forward()
 
 
 def output(node: Node) -> Symbol:
