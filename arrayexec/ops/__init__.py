@@ -17,7 +17,7 @@ FAMILIES: dict[str, str] = {
     "pool": "Pooling",
     "norm": "BatchNorm",
     "random": "Dropout",
-    "activation": "Activation LeakyReLU softmax log_softmax",
+    "activation": "Activation LeakyReLU softmax softmin log_softmax SoftmaxActivation",
     "loss": "SoftmaxOutput Softmax LinearRegressionOutput LogisticRegressionOutput MAERegressionOutput MakeLoss make_loss BlockGrad stop_gradient",
     "shape": "Flatten flatten Reshape reshape transpose expand_dims squeeze SwapAxis swapaxes slice slice_axis crop Crop Concat concat SliceChannel split",
     "index": "pick take one_hot",

@@ -34,13 +34,14 @@ class Embedding(Op):
     def __post_init__(self) -> None:
         if self.input_dim < 1 or self.output_dim < 1:
             raise AttributeValueError(
-                f"Embedding: input_dim and output_dim must be at least 1, but they are {self.input_dim}, {self.output_dim}"
+                "Embedding: input_dim and output_dim must be at least 1, "
+                f"but they are {self.input_dim} and {self.output_dim}"
             )
 
     def infer(self, s: Any) -> None:
         s.weight = (self.input_dim, self.output_dim)
-        s.out = s.data + (self.output_dim,)
         s.data = s.out[:-1]
+        s.out = (*s.data, self.output_dim)
 
     def types(self, t: Any) -> None:
         t.same()

@@ -191,8 +191,8 @@ class one_hot(Op):
             raise AttributeValueError(f"one_hot: attribute 'depth' must be at least 1, but it is {self.depth}")
 
     def infer(self, s: Any) -> None:
-        s.out = s.indices + (self.depth,)
         s.indices = s.out[:-1]
+        s.out = (*s.indices, self.depth)
 
     def types(self, t: Any) -> None:
         t.out = self.dtype

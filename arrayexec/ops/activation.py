@@ -1,0 +1,475 @@
+"""Activations and softmax. Values that only shape the curve are computed in place, in as few passes as there can be."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from ..dims import ANY, UNKNOWN, drop
+from ..errors import AttributeValueError, format_shape
+from ..registry import Op, Sample, Temp, register_op
+from ..streams import width
+from .error_function import erf
+from .shape import check_axis
+
+
+def sigmoid(xp: Any, data: Any, out: Any) -> None:
+    """``out`` = 1 / (1 + exp(-data)); far below zero exp overflows to inf and the quotient is the right 0."""
+    xp.negative(data, out=out)
+    xp.exp(out, out=out)
+    xp.add(out, 1, out=out)
+    xp.reciprocal(out, out=out)
+
+
+def keep_where(xp: Any, values: Any, mask: Any, out: Any) -> None:
+    """``out`` = values where ``mask``, else 0, whatever the values (0 · inf is no 0): bits times 1 or 0.
+
+    A masked copy says the same and takes 17 times as long. ``out`` may be ``values``.
+    """
+    bits = f"int{8 * out.dtype.itemsize}"
+    xp.multiply(values.view(bits), mask, out=out.view(bits))
+
+
+class Pointwise(Op):
+    """Base of operators that keep the shape and act on every value alone."""
+
+    inplace: ClassVar[Mapping[str, str]] = {"out": "data", "ddata": "dout"}
+    rows = "parallel"
+
+    def infer(self, s: Any) -> None:
+        s.out = s.data
+        s.data = s.out
+
+
+@register_op
+class Activation(Pointwise):
+    """``out`` = act_type(data), each value alone.
+
+    relu max(x, 0), with slope 0 at 0; sigmoid 1 / (1 + e⁻ˣ); tanh; softrelu log(1 + eˣ); softsign x / (1 + |x|).
+    NaN goes through, in relu too.
+    """
+
+    act_type: Literal["relu", "sigmoid", "tanh", "softrelu", "softsign"]
+    examples = tuple(
+        {"data": Sample((2, 3, 4), low, high), "act_type": kind}
+        for kind, low, high in (
+            ("relu", 0.1, 2), ("relu", -2, -0.1), ("sigmoid", -4, 4), ("tanh", -2, 2), ("softrelu", -4, 4),
+            ("softsign", 0.1, 2), ("softsign", -2, -0.1),
+        )
+    )  # fmt: skip
+
+    def temps(self, s: Any) -> dict[str, Any]:
+        kind = "bool" if self.act_type == "relu" else s.dtype("data")
+        return {"size": (s.data if self.act_type[:4] == "soft" else (0,), kind), "slope": (s.data, kind)}
+
+    def forward(self, xp: Any, data: Any, out: Any, size: Temp) -> None:
+        match self.act_type:
+            case "relu":
+                xp.maximum(data, 0, out=out)
+            case "sigmoid":
+                sigmoid(xp, data, out)
+            case "tanh":
+                xp.tanh(data, out=out)
+            case "softrelu":
+                xp.abs(data, out=size)
+                xp.negative(size, out=size)
+                xp.exp(size, out=size)
+                xp.log1p(size, out=size)
+                xp.maximum(data, 0, out=out)
+                xp.add(out, size, out=out)
+            case "softsign":
+                xp.abs(data, out=size)
+                xp.add(size, 1, out=size)
+                xp.divide(data, size, out=out)
+
+    def backward(self, xp: Any, dout: Any, out: Any, ddata: Any, slope: Temp) -> None:
+        match self.act_type:
+            case "relu":
+                xp.less_equal(out, 0, out=slope)
+                xp.logical_not(slope, out=slope)  # NaN passes
+                keep_where(xp, dout, slope, ddata)
+                return
+            case "sigmoid":  # y (1 - y)
+                xp.subtract(1, out, out=slope)
+                xp.multiply(slope, out, out=slope)
+            case "tanh":  # 1 - y²
+                xp.multiply(out, out, out=slope)
+                xp.subtract(1, slope, out=slope)
+            case "softrelu":  # 1 - e⁻ʸ
+                xp.negative(out, out=slope)
+                xp.expm1(slope, out=slope)
+                xp.negative(slope, out=slope)
+            case "softsign":  # (1 - |y|)²
+                xp.abs(out, out=slope)
+                xp.subtract(1, slope, out=slope)
+                xp.multiply(slope, slope, out=slope)
+        xp.multiply(dout, slope, out=ddata)
+
+
+_SELU_SCALE, _SELU_ALPHA = 1.0507009873554804934193349852946, 1.6732632423543772848170429916717
+_WIDE = {"float16": "float32"}
+
+
+@register_op
+class LeakyReLU(Op):
+    """``out`` = data where it is above 0, below it what act_type says; gelu is x Φ(x) everywhere.
+
+    leaky slope · x; elu slope · (eˣ - 1); selu λ α (eˣ - 1), above 0 λ x, with λ = 1.0507, α = 1.6733; prelu gamma · x,
+    gamma (c,) one a channel (axis 1) or (1,); rrelu r · x with r uniform in [lower_bound, upper_bound) in training,
+    the middle otherwise. The slope at 0 is the one below 0. As in MXNet, selu's gradient below 0 is λ (out + α):
+    the derivative would be out + λ α.
+    """
+
+    act_type: Literal["leaky", "elu", "prelu", "rrelu", "selu", "gelu"] = "leaky"
+    slope: float = 0.25
+    lower_bound: float = 0.125
+    upper_bound: float = 0.334
+    examples = tuple(
+        {"data": Sample((2, 3, 4), low, high), **more}
+        for more in (
+            {}, {"slope": 2.0}, {"slope": -0.5}, {"act_type": "elu", "slope": 0.7}, {"act_type": "elu", "slope": -0.7},
+            {"act_type": "selu"}, {"act_type": "gelu"}, {"act_type": "prelu", "gamma": Sample((3,), 0.1, 0.9)},
+            {"act_type": "rrelu"}, {"act_type": "rrelu", "lower_bound": 0.3, "upper_bound": 0.5},
+        )
+        for low, high in ((-2, -0.1), (0.1, 2))
+        if low > 0 or more.get("act_type") != "selu"
+    )  # fmt: skip
+
+    def inputs(self) -> tuple[str, ...]:
+        return ("data", "gamma") if self.act_type == "prelu" else ("data",)
+
+    def hidden(self) -> tuple[str, ...]:
+        return ("mask",) if self.act_type == "rrelu" else ()
+
+    @property
+    def inplace(self) -> Mapping[str, str]:  # type: ignore[override]
+        return {} if self.act_type == "gelu" else {"out": "data", "ddata": "dout"}
+
+    @property
+    def rows(self) -> str:  # type: ignore[override]
+        return "sum" if self.act_type == "prelu" else "parallel"
+
+    def keeps(self, want: frozenset[str]) -> Iterable[str]:
+        if self.act_type == "rrelu":
+            return ("dout", "mask")
+        if self.act_type == "prelu":
+            return ("dout", "data", "gamma") if "data" in want else ("dout", "data")
+        turned = self.slope < 0 and self.act_type in ("leaky", "elu")  # out no longer tells the sign of data
+        values = ("data",) if self.act_type == "gelu" else ("data", "out") if turned else ("out",)
+        return ("dout", *values)
+
+    def variable_attributes(self, argument: str) -> Mapping[str, str]:
+        return {"__init__": '["Constant", {"value": 0.25}]'} if argument == "gamma" else {}
+
+    def infer(self, s: Any) -> None:
+        s.out = s.data
+        s.data = s.mask = s.out
+        if self.act_type != "prelu" or s.data is ANY:
+            return
+        channels = s.data[1] if len(s.data) > 1 else 1
+        if s.gamma is ANY:
+            s.gamma = (channels,)
+        elif len(s.gamma) != 1:
+            s.fail("gamma", f"must have one dim, but it is {format_shape(s.gamma)}")
+        elif s.gamma[0] != 1:
+            s.gamma = (channels,)
+
+    def temps(self, s: Any) -> dict[str, Any]:
+        kind, random = s.dtype("data"), self.act_type == "rrelu"
+        noise = (s.data[0], width(math.prod(s.data[1:]))) if random else (0, 0)
+        gelu = s.data if self.act_type == "gelu" else (0,)
+        return {
+            "below": (s.data, kind), "above": (s.data, "bool"), "noise": (noise, "float32"),
+            "root": (gelu, kind), "scratch": (gelu, kind),
+        }  # fmt: skip
+
+    def forward(
+        self, xp: Any, is_train: bool, rng: Any, data: Any, gamma: Any, out: Any, mask: Any, below: Temp, above: Temp,
+        noise: Temp, root: Temp, scratch: Temp,
+    ) -> None:  # fmt: skip
+        match self.act_type:
+            case "gelu":
+                xp.multiply(data, math.sqrt(0.5), out=root)
+                erf(xp, root, out, below, scratch)
+                xp.add(out, 1, out=out)
+                xp.multiply(out, data, out=out)
+                xp.multiply(out, 0.5, out=out)
+                return
+            case "leaky":  # the line of slope lies above or below the diagonal on the right side of 0
+                xp.multiply(data, self.slope, out=below)
+                (xp.maximum if self.slope <= 1 else xp.minimum)(data, below, out=out)
+                return
+            case "prelu":
+                xp.minimum(data, 0, out=below)
+                xp.multiply(below, _channels(gamma, data), out=below)
+            case "rrelu":
+                self._draw(xp, rng if is_train else None, data, mask, above, noise)
+                xp.multiply(data, mask, out=out)
+                return
+            case _:
+                xp.minimum(data, 0, out=below)
+                xp.expm1(below, out=below)
+                xp.multiply(below, _SELU_ALPHA if self.act_type == "selu" else self.slope, out=below)
+        xp.maximum(data, 0, out=out)
+        xp.add(out, below, out=out)
+        if self.act_type == "selu":
+            xp.multiply(out, _SELU_SCALE, out=out)
+
+    def _draw(self, xp: Any, rng: Any, data: Any, mask: Any, above: Any, noise: Any) -> None:
+        """``mask`` = the slope of every value: 1 above 0, else drawn (or the middle without ``rng``)."""
+        if rng is None:
+            mask.fill((self.lower_bound + self.upper_bound) / 2)
+        else:
+            rng.uniform(noise)
+            drawn = mask.reshape(noise.shape[0], math.prod(mask.shape[1:]))
+            xp.multiply(noise[:, : drawn.shape[1]], self.upper_bound - self.lower_bound, out=drawn)
+            xp.add(mask, self.lower_bound, out=mask)
+        self._combine(xp, data, mask, above)
+
+    def _combine(self, xp: Any, sign: Any, slope: Any, above: Any) -> None:
+        """Set ``slope`` to 1 where ``sign`` is above 0, exactly; ``above`` is scratch."""
+        xp.greater(sign, 0, out=above)
+        xp.logical_not(above, out=above)
+        keep_where(xp, slope, above, slope)
+        xp.logical_not(above, out=above)
+        xp.add(slope, above, out=slope)
+
+    def backward(
+        self, xp: Any, dout: Any, data: Any, out: Any, gamma: Any, mask: Any, ddata: Any, dgamma: Any, below: Temp,
+        above: Temp, root: Temp, scratch: Temp,
+    ) -> None:  # fmt: skip
+        if dgamma is not None:
+            xp.minimum(data, 0, out=below)
+            xp.multiply(below, dout, out=below)
+            wide = _WIDE.get(below.dtype.name)
+            rows, channels, places = class_view(data.shape, dgamma.size > 1)
+            parts = below.reshape((rows, channels, places) if dgamma.size > 1 else (rows * channels, 1, places))
+            dgamma[...] = xp.sum(parts, axis=(0, 2), dtype=wide)
+        if ddata is None:
+            return
+        match self.act_type:
+            case "rrelu":
+                xp.multiply(dout, mask, out=ddata)
+                return
+            case "gelu":  # Φ(x) + x φ(x)
+                xp.multiply(data, math.sqrt(0.5), out=root)
+                erf(xp, root, below, ddata, scratch)
+                xp.add(below, 1, out=below)
+                xp.multiply(root, root, out=scratch)
+                xp.negative(scratch, out=scratch)
+                xp.exp(scratch, out=scratch)
+                xp.multiply(scratch, data, out=scratch)
+                xp.multiply(scratch, math.sqrt(2 / math.pi), out=scratch)
+                xp.add(below, scratch, out=below)
+                xp.multiply(below, 0.5, out=below)
+            case "leaky":
+                below.fill(self.slope)
+                self._combine(xp, out if self.slope >= 0 else data, below, above)
+            case "prelu":
+                xp.copyto(below, _channels(gamma, data))
+                self._combine(xp, data, below, above)
+            case "elu":
+                xp.add(out, self.slope, out=below)
+                self._combine(xp, out if self.slope >= 0 else data, below, above)
+            case "selu":
+                xp.add(out, _SELU_ALPHA, out=below)
+                self._combine(xp, out, below, above)
+                xp.multiply(below, _SELU_SCALE, out=below)
+        xp.multiply(dout, below, out=ddata)
+
+
+def _channels(gamma: Any, data: Any) -> Any:
+    """``gamma`` in the shape in which it multiplies data (n, c, …)."""
+    return gamma.reshape(1, -1, *(1,) * (data.ndim - 2)) if data.ndim > 1 else gamma
+
+
+# --- softmax ---------------------------------------------------------------------------------------------------
+
+
+def row_temp(shape: tuple[int, ...], axis: int, kind: Any) -> tuple[tuple[int, ...], Any]:
+    """Scratch of :func:`softmax_into`: one value a row, in 32 bits for 16-bit data."""
+    dims = list(shape)
+    dims[axis] = 1
+    return tuple(dims), _WIDE.get(np.dtype(kind).name, kind)
+
+
+def softmax_into(xp: Any, data: Any, out: Any, axis: int, row: Any) -> None:
+    """``out`` = exp(data) / Σ exp(data) along ``axis``, shifted by the greatest; ``out`` may be ``data``."""
+    xp.max(data, axis=axis, keepdims=True, out=row)
+    xp.subtract(data, row, out=out)
+    xp.exp(out, out=out)
+    xp.sum(out, axis=axis, keepdims=True, out=row)
+    xp.divide(out, row, out=out)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Softmax(Op):
+    """Base of softmax, softmin and log_softmax: attributes and shapes."""
+
+    axis: int = -1
+    temperature: float | None = None
+    dtype: np.dtype[Any] | None = None
+    use_length: bool = False
+    no_gradient = ("length",)
+    hints = ("dtype",)
+    sign: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        if self.temperature == 0:
+            raise AttributeValueError(f"{self.form.name}: attribute 'temperature' must not be 0")
+
+    def inputs(self) -> tuple[str, ...]:
+        return ("data", "length") if self.use_length else ("data",)
+
+    @property
+    def scale(self) -> float:
+        """What the data is multiplied with first."""
+        return self.sign / (1 if self.temperature is None else self.temperature)
+
+    def infer(self, s: Any) -> None:
+        s.out = s.data
+        s.data = s.out
+        check_axis(s, "data", self.axis)
+        if self.use_length:
+            s.length = drop(s.data, self.axis)
+        dim = s.data[self.axis]
+        if dim is not UNKNOWN and dim == 0:
+            s.fail("data", f"must hold something along axis {self.axis}, but it is {format_shape(s.data)}")
+
+    def types(self, t: Any) -> None:
+        if self.dtype is None:
+            t.same()
+        else:
+            t.out = self.dtype
+
+    def temps(self, s: Any) -> dict[str, Any]:
+        kind = s.dtype("out")
+        return {"row": row_temp(s.data, self.axis, kind), "padded": (s.data if self.use_length else (0,), "bool")}
+
+    def _scaled(self, xp: Any, data: Any, out: Any) -> None:
+        if self.scale == 1:
+            xp.copyto(out, data, casting="same_kind")
+        else:
+            xp.multiply(data, self.scale, out=out)
+
+
+@register_op
+class softmax(_Softmax):
+    """``out`` = exp(x) / Σ exp(x) along ``axis``, x = data / temperature; ``dtype`` is the type of ``out``.
+
+    With ``use_length`` only the first ``length`` values of a row count, the others are 0; length has data's shape
+    without the axis. A row of -inf gives NaN, an empty one zeros.
+    """
+
+    examples = (
+        {"data": (3, 4)},
+        {"data": (2, 3, 2), "axis": 1, "temperature": 2.0},
+        {"data": (2, 3, 2), "axis": 1, "use_length": True, "length": Sample((2, 2), 0, 4, True)},
+    )
+
+    def forward(self, xp: Any, data: Any, length: Any, out: Any, row: Temp, padded: Temp) -> None:
+        axis = self.axis % data.ndim
+        self._scaled(xp, data, out)
+        if length is None:
+            softmax_into(xp, out, out, axis, row)
+            return
+        places = xp.arange(data.shape[axis]).reshape(-1, *(1,) * (data.ndim - 1 - axis))
+        xp.greater_equal(places, length.reshape(row.shape), out=padded)
+        xp.copyto(out, float(np.finfo(out.dtype).min), where=padded)
+        xp.max(out, axis=axis, keepdims=True, out=row)
+        xp.subtract(out, row, out=out)
+        xp.exp(out, out=out)
+        xp.logical_not(padded, out=padded)
+        keep_where(xp, out, padded, out)
+        xp.sum(out, axis=axis, keepdims=True, out=row)
+        xp.maximum(row, float(np.finfo(row.dtype).tiny), out=row)  # an empty row: 0 / tiny
+        xp.divide(out, row, out=out)
+
+    def backward(self, xp: Any, dout: Any, out: Any, ddata: Any, row: Temp) -> None:
+        xp.multiply(dout, out, out=ddata, casting="same_kind")
+        xp.sum(ddata, axis=self.axis, keepdims=True, out=row)
+        xp.subtract(dout, row, out=ddata, casting="same_kind")
+        xp.multiply(ddata, out, out=ddata, casting="same_kind")
+        if self.scale != 1:
+            xp.multiply(ddata, self.scale, out=ddata)
+
+
+@register_op
+class softmin(softmax):
+    """``out`` = exp(-x) / Σ exp(-x) along ``axis``, x = data / temperature; otherwise as softmax."""
+
+    sign = -1
+
+
+@register_op
+class log_softmax(_Softmax):
+    """``out`` = x - log Σ exp(x) along ``axis``, x = data / temperature; ``dtype`` is the type of ``out``."""
+
+    hints = ("dtype", "use_length")
+    examples = ({"data": (3, 4)}, {"data": (2, 3, 2), "axis": 1, "temperature": 2.0})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.use_length:
+            raise AttributeValueError("log_softmax: attribute 'use_length' must be False; softmax has it")
+
+    def forward(self, xp: Any, data: Any, out: Any, row: Temp, top: Temp) -> None:
+        self._scaled(xp, data, out)
+        xp.max(out, axis=self.axis, keepdims=True, out=top)
+        xp.subtract(out, top, out=out)
+        xp.exp(out, out=out)
+        xp.sum(out, axis=self.axis, keepdims=True, out=row)
+        xp.log(row, out=row)
+        self._scaled(xp, data, out)  # once more: a pass is cheaper than memory for both
+        xp.subtract(out, top, out=out)
+        xp.subtract(out, row, out=out)
+
+    def temps(self, s: Any) -> dict[str, Any]:
+        row = row_temp(s.data, self.axis, s.dtype("out"))
+        return {"row": row, "top": row}
+
+    def backward(self, xp: Any, dout: Any, out: Any, ddata: Any, row: Temp) -> None:
+        xp.sum(dout, axis=self.axis, keepdims=True, out=row)
+        xp.exp(out, out=ddata, casting="same_kind")
+        xp.multiply(ddata, row, out=ddata)
+        xp.subtract(dout, ddata, out=ddata, casting="same_kind")
+        if self.scale != 1:
+            xp.multiply(ddata, self.scale, out=ddata)
+
+
+@register_op
+class SoftmaxActivation(Op):
+    """``out`` = softmax over all but the first axis (mode instance) or over axis 1 (mode channel)."""
+
+    mode: Literal["instance", "channel"] = "instance"
+    rows = "parallel"
+    examples = ({"data": (2, 3, 2)}, {"data": (2, 3, 2), "mode": "channel"})
+
+    def infer(self, s: Any) -> None:
+        s.out = s.data
+        s.data = s.out
+        check_axis(s, "data", 1)
+
+    def temps(self, s: Any) -> dict[str, Any]:
+        return {"row": row_temp(class_view(s.data, self.mode == "channel"), 1, s.dtype("data"))}
+
+    def forward(self, xp: Any, data: Any, out: Any, row: Temp) -> None:
+        xp.copyto(out, data)
+        flat = out.reshape(class_view(out.shape, self.mode == "channel"))
+        softmax_into(xp, flat, flat, 1, row)
+
+    def backward(self, xp: Any, dout: Any, out: Any, ddata: Any, row: Temp) -> None:
+        xp.multiply(dout, out, out=ddata)
+        flat = ddata.reshape(class_view(out.shape, self.mode == "channel"))
+        xp.sum(flat, axis=1, keepdims=True, out=row)
+        xp.subtract(dout.reshape(flat.shape), row, out=flat)
+        xp.multiply(ddata, out, out=ddata)
+
+
+def class_view(shape: tuple[int, ...], channel: bool) -> tuple[int, int, int]:
+    """``shape`` as (rows, classes, places): the classes on axis 1, or all axes but the first."""
+    return (shape[0], shape[1], math.prod(shape[2:])) if channel else (shape[0], math.prod(shape[1:]), 1)
