@@ -5,6 +5,7 @@ Each number is compared with the same run on the processor, which other tests ho
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from arrayexec.train import optimizer
 from tests.strict_device import RaceError, Stream, strict
 
 
+@functools.cache
 def net() -> Any:
     data = ax.sym.Variable("data")
     hidden = ax.sym.Convolution(data, num_filter=4, kernel=(3, 3), pad=(1, 1), name="conv")
