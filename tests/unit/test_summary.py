@@ -17,14 +17,14 @@ def test_table_counts_parameters_from_shapes() -> None:
     # 1 -> 4 channels of 3 x 3 with bias: 40; gamma and beta: 8; 4 * 4 * 4 -> 2 with bias: 130
     assert net().summary(data=(8, 1, 6, 6)) == (
         "Layer          Operator        Output shape  Parameters  Inputs\n"
-        "--------------------------------------------------------------------\n"
+        "--------------------------------------------------------------------------\n"
         "data           Variable        (8, 1, 6, 6)\n"
         "conv           Convolution     (8, 4, 4, 4)          40  data\n"
         "bn             BatchNorm       (8, 4, 4, 4)           8  conv\n"
         "fc             FullyConnected  (8, 2)               130  bn\n"
         "softmax_label  Variable        (8,)\n"
         "softmax        SoftmaxOutput   (8, 2)                    fc, softmax_label\n"
-        "--------------------------------------------------------------------\n"
+        "--------------------------------------------------------------------------\n"
         "Trainable parameters: 178\n"
         "Auxiliary states: 8"
     )
