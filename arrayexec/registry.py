@@ -307,7 +307,7 @@ def register_op(cls: Any = None, *, name: str | None = None, aliases: Sequence[s
     with _LOCK:
         for key in (title, *aliases):
             other = _OPERATORS.get(key)
-            if other is not None and other.__qualname__ != cls.__qualname__:
+            if other is not None and (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
                 raise OperatorDefinitionError(f"operator name '{key}' is taken by {other.__module__}.{other.__qualname__}")
         for key in (title, *aliases):
             _OPERATORS[key] = cls

@@ -12,7 +12,6 @@ import pytest
 from arrayexec.attribute_text import MAX_TEXT, Attribute, attributes_of, read_dtype, read_shape, to_text
 from arrayexec.errors import AttributeValueError, OperatorDefinitionError
 
-
 FLOAT = np.dtype("float32")
 
 
