@@ -72,10 +72,9 @@ class BoundPlan:
                 self.arrays.append(named[number])
             elif offset is not None:
                 self.arrays.append(context.view(buffer, offset, value.shape, value.dtype))
-            elif (
-                value.base is not None
-            ):  # a view of the user's array, which is in one piece (see ``strided`` of the plan)
-                self.arrays.append(self.arrays[value.base].reshape(value.shape))
+            elif value.base is not None:  # bytes of the user's array, which is in one piece (``strided`` of the plan)
+                whole = self.arrays[value.base].reshape(-1).view(np.uint8)
+                self.arrays.append(context.view(whole, value.offset, value.shape, value.dtype))
             else:
                 self.arrays.append(None)
         self.outputs = [self.arrays[v] for v in plan.outputs]
