@@ -17,11 +17,10 @@ from arrayexec.testing import check_op
 
 
 @pytest.fixture(autouse=True)
-def registry_as_before() -> Iterator[None]:
-    before = dict(registry._OPERATORS)
+def forget_operators_of_the_tests() -> Iterator[None]:
     yield
-    registry._OPERATORS.clear()
-    registry._OPERATORS.update(before)
+    for name in [name for name, cls in registry._OPERATORS.items() if cls.__module__ == __name__]:
+        del registry._OPERATORS[name]
     signature_of.cache_clear()
 
 

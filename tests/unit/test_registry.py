@@ -26,10 +26,10 @@ from arrayexec.registry import (
 
 @pytest.fixture(autouse=True)
 def registry_as_before() -> Iterator[None]:
-    operators, kernels = dict(registry._OPERATORS), dict(registry._KERNELS)
+    kernels = dict(registry._KERNELS)
     yield
-    registry._OPERATORS.clear()
-    registry._OPERATORS.update(operators)
+    for name in [name for name, cls in registry._OPERATORS.items() if cls.__module__ == __name__]:
+        del registry._OPERATORS[name]
     registry._KERNELS.clear()
     registry._KERNELS.update(kernels)
 
