@@ -49,11 +49,13 @@ def _text(value: Any) -> str:
     return to_text(tuple(value.tolist()) if isinstance(value, np.ndarray) else value)
 
 
-def _split(cls: type[Op], given: Mapping[str, Any], where: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Values of the operator's attributes, and the hidden texts beside them."""
+def _split(
+    cls: type[Op], around: Mapping[str, str], own: Mapping[str, Any], where: str
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Values of the operator's attributes, and the hidden texts beside them; ``own`` wins over what is ``around``."""
     form, values = cls.form, dict[str, Any]()
     hidden: dict[str, str] = {}
-    for key, value in given.items():
+    for key, value in ({**around, **own} if around else own).items():
         if key in form.attributes:
             values[key] = value
         elif key in HIDDEN_KEYS or is_hidden(key):
@@ -71,6 +73,7 @@ def _split(cls: type[Op], given: Mapping[str, Any], where: str) -> tuple[dict[st
             inputs = [name for name in form.forward.parameters if name not in form.forward.many]
             raise AttributeValueError(
                 f"{form.name}{where} has no attribute or input '{key}'{near_miss(key, [*form.attributes, *inputs])}"
+                + (f" (keys of your own look like __{key}__)" if key in around else "")
             )
     return values, hidden
 
@@ -93,7 +96,7 @@ def make_node(
     around = scoped()
     if attr:
         around = {**around, **texts_only(attr, f"{form.name}{where}")}
-    values, hidden = _split(cls, {**around, **given} if around else given, where)
+    values, hidden = _split(cls, around, given, where)
     if form.variadic is not None and "num_args" in form.attributes and "num_args" not in values:
         values["num_args"] = len(inputs) + len(named)
         if not inputs and not named:

@@ -344,9 +344,7 @@ def Variable(
                 f"{who} has no argument '{key}'{near_miss(key, _VARIABLE_WORDS)} (keys of your own look like __{key}__)"
             )
     if shape is not None:
-        attributes["__shape__"] = str(
-            to_user(_user_shape(who, "shape", (shape,) if isinstance(shape, int) else tuple(shape)))
-        )
+        attributes["__shape__"] = str(_variable_shape(who, shape))
     if lr_mult is not None:
         attributes["__lr_mult__"] = str(lr_mult)
     if wd_mult is not None:
@@ -355,6 +353,8 @@ def Variable(
         kind = read_dtype(dtype).name
         attributes["__dtype__"] = str(TYPE_CODES.index(kind)) if kind in TYPE_CODES else kind
     if init is not None:
+        if not isinstance(init, str) and not callable(getattr(init, "dumps", None)):
+            raise ArgumentError(f"{who}: init must be an initialiser or its text, but it is {init!r}")
         attributes["__init__"] = init if isinstance(init, str) else init.dumps()
     attributes.update(texts_only(hidden, who))
     return Symbol(((Node(None, name, attributes, (), user_source()), 0),))
@@ -391,17 +391,16 @@ def load(path: str | os.PathLike[str]) -> Symbol:
 
 
 def _variable_shape(who: str, shape: Any) -> tuple[int, ...]:
-    dims = (shape,) if isinstance(shape, int) else tuple(shape)
-    return to_user(_user_shape(who, "shape", dims)) if dims else ()
+    if isinstance(shape, int | list | np.ndarray):
+        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    return to_user(from_user(_checked_shape(who, "shape", shape)))
 
 
 # --- the edge of the API: shapes in, words out --------------------------------------------------
 
 
-def _user_shape(call: str, name: str, shape: Any) -> Shape:
-    """A caller's shape as inference wants it, None if nothing is known; tuples only, as MXNet."""
-    if shape is None or shape == ():
-        return None
+def _checked_shape(call: str, name: str, shape: Any) -> tuple[int, ...]:
+    """A caller's shape; tuples only, as MXNet."""
     if not isinstance(shape, tuple):
         raise ArgumentError(f"{call}: the shape of '{name}' must be a tuple, but it is {shape!r}")
     for dim in shape:
@@ -409,7 +408,12 @@ def _user_shape(call: str, name: str, shape: Any) -> Shape:
             raise ArgumentError(
                 f"{call}: dims of '{name}' are whole numbers >= 0 (0: unknown), but the shape is {shape}"
             )
-    return from_user(shape)
+    return shape
+
+
+def _user_shape(call: str, name: str, shape: Any) -> Shape:
+    """A caller's shape as inference wants it, None if nothing is known."""
+    return None if shape is None or shape == () else from_user(_checked_shape(call, name, shape))
 
 
 def _unknown_text(graph: Graph, values: Sequence[Shape]) -> str:

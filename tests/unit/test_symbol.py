@@ -167,6 +167,11 @@ def test_inner_scope_wins_and_a_given_text_wins_over_both() -> None:
     assert sym.Variable("y").list_attr() == {}
 
 
+def test_plain_key_around_an_operator_is_refused() -> None:
+    with ax.AttrScope(mood="so"), pytest.raises(errors.AttributeValueError, match=r"look like __mood__\)$"):
+        Fully(sym.Variable("x"), num_hidden=3)
+
+
 def test_variable_texts() -> None:
     class Init:
         def dumps(self) -> str:
@@ -189,6 +194,8 @@ def test_variable_texts() -> None:
         (lambda: sym.Variable("a", __x__=2), "Variable 'a': attribute '__x__' must be a text, but it is 2; write __x__='2'"),
         (lambda: sym.Variable("a", shape=(2, -1)), "Variable 'a': dims of 'shape' are whole numbers >= 0"),
         (lambda: sym.Variable("a", attr={"weight_lr_mult": "1"}), "Variable 'a': 'weight_lr_mult' is not an attribute"),
+        (lambda: sym.Variable("a", shape="ab"), "Variable 'a': the shape of 'shape' must be a tuple, but it is 'ab'"),
+        (lambda: sym.Variable("a", init=3), "Variable 'a': init must be an initialiser or its text, but it is 3"),
         (lambda: ax.AttrScope(lr_mult=2), "AttrScope: attribute 'lr_mult' must be a text, but it is 2; write lr_mult='2'"),
     ],
 )
