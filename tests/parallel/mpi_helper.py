@@ -37,13 +37,14 @@ class Run:
     def complaint(self) -> str:
         """What our side wrote about a failure: without the frames of tracebacks and the launcher's words."""
         ours, inside, quoting = list[str](), False, False
-        for line in self.err.splitlines():
+        # other ranks may speak in the middle of a traceback
+        for line in re.sub(r"failing at [\d.]+\n", "", self.err).splitlines():
             if line.startswith("arrayexec: rank"):
                 inside = True
             elif line.startswith(("Abort(", "=====", "prterun", "------")):
                 inside = False
             quoting = quoting and line.startswith("  ")
-            if inside and line and not quoting and not line.startswith("failing at"):
+            if inside and line and not quoting:
                 ours.append(line)
             quoting = quoting or line.startswith("Traceback")
         return "\n".join(ours)
