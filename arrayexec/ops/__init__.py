@@ -17,9 +17,12 @@ FAMILIES: dict[str, str] = {
     "pool": "Pooling",
     "norm": "BatchNorm",
     "random": "Dropout",
-    "activation": "Activation LeakyReLU softmax softmin log_softmax SoftmaxActivation",
-    "loss": "SoftmaxOutput Softmax LinearRegressionOutput LogisticRegressionOutput MAERegressionOutput MakeLoss make_loss BlockGrad stop_gradient",
-    "shape": "Flatten flatten Reshape reshape transpose expand_dims squeeze SwapAxis swapaxes slice slice_axis crop Crop Concat concat SliceChannel split",
+    "activation": "Activation LeakyReLU",
+    "softmax": "softmax softmin log_softmax SoftmaxActivation",
+    "loss": "SoftmaxOutput Softmax LinearRegressionOutput LogisticRegressionOutput MAERegressionOutput MakeLoss make_loss "
+    "BlockGrad stop_gradient softmax_cross_entropy",
+    "shape": "Flatten flatten Reshape reshape transpose expand_dims squeeze SwapAxis swapaxes slice slice_axis crop Crop "
+    "Concat concat SliceChannel split",
     "index": "pick take one_hot",
     "embed": "Embedding",
     "constant": "_zeros _ones zeros_like ones_like",

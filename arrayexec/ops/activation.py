@@ -1,37 +1,17 @@
-"""Activations and softmax. Values that only shape the curve are computed in place, in as few passes as there can be."""
+"""Activations."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal
 
-import numpy as np
-
-from ..dims import ANY, UNKNOWN, drop
-from ..errors import AttributeValueError, format_shape
+from ..dims import ANY
+from ..errors import format_shape
 from ..registry import Op, Sample, Temp, register_op
 from ..streams import width
 from .error_function import erf
-from .shape import check_axis
-
-
-def sigmoid(xp: Any, data: Any, out: Any) -> None:
-    """``out`` = 1 / (1 + exp(-data)); far below zero exp overflows to inf and the quotient is the right 0."""
-    xp.negative(data, out=out)
-    xp.exp(out, out=out)
-    xp.add(out, 1, out=out)
-    xp.reciprocal(out, out=out)
-
-
-def keep_where(xp: Any, values: Any, mask: Any, out: Any) -> None:
-    """``out`` = values where ``mask``, else 0, whatever the values (0 · inf is no 0): bits times 1 or 0.
-
-    A masked copy says the same and takes 17 times as long. ``out`` may be ``values``.
-    """
-    bits = f"int{8 * out.dtype.itemsize}"
-    xp.multiply(values.view(bits), mask, out=out.view(bits))
+from .softmax import WIDE, class_view, keep_where, sigmoid
 
 
 class Pointwise(Op):
@@ -111,7 +91,6 @@ class Activation(Pointwise):
 
 
 _SELU_SCALE, _SELU_ALPHA = 1.0507009873554804934193349852946, 1.6732632423543772848170429916717
-_WIDE = {"float16": "float32"}
 
 
 @register_op
@@ -245,7 +224,7 @@ class LeakyReLU(Op):
         if dgamma is not None:
             xp.minimum(data, 0, out=below)
             xp.multiply(below, dout, out=below)
-            wide = _WIDE.get(below.dtype.name)
+            wide = WIDE.get(below.dtype.name)
             rows, channels, places = class_view(data.shape, dgamma.size > 1)
             parts = below.reshape((rows, channels, places) if dgamma.size > 1 else (rows * channels, 1, places))
             dgamma[...] = xp.sum(parts, axis=(0, 2), dtype=wide)
@@ -285,191 +264,3 @@ class LeakyReLU(Op):
 def _channels(gamma: Any, data: Any) -> Any:
     """``gamma`` in the shape in which it multiplies data (n, c, …)."""
     return gamma.reshape(1, -1, *(1,) * (data.ndim - 2)) if data.ndim > 1 else gamma
-
-
-# --- softmax ---------------------------------------------------------------------------------------------------
-
-
-def row_temp(shape: tuple[int, ...], axis: int, kind: Any) -> tuple[tuple[int, ...], Any]:
-    """Scratch of :func:`softmax_into`: one value a row, in 32 bits for 16-bit data."""
-    dims = list(shape)
-    dims[axis] = 1
-    return tuple(dims), _WIDE.get(np.dtype(kind).name, kind)
-
-
-def softmax_into(xp: Any, data: Any, out: Any, axis: int, row: Any) -> None:
-    """``out`` = exp(data) / Σ exp(data) along ``axis``, shifted by the greatest; ``out`` may be ``data``."""
-    xp.max(data, axis=axis, keepdims=True, out=row)
-    xp.subtract(data, row, out=out)
-    xp.exp(out, out=out)
-    xp.sum(out, axis=axis, keepdims=True, out=row)
-    xp.divide(out, row, out=out)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Softmax(Op):
-    """Base of softmax, softmin and log_softmax: attributes and shapes."""
-
-    axis: int = -1
-    temperature: float | None = None
-    dtype: np.dtype[Any] | None = None
-    use_length: bool = False
-    no_gradient = ("length",)
-    hints = ("dtype",)
-    sign: ClassVar[int] = 1
-
-    def __post_init__(self) -> None:
-        if self.temperature == 0:
-            raise AttributeValueError(f"{self.form.name}: attribute 'temperature' must not be 0")
-
-    def inputs(self) -> tuple[str, ...]:
-        return ("data", "length") if self.use_length else ("data",)
-
-    @property
-    def scale(self) -> float:
-        """What the data is multiplied with first."""
-        return self.sign / (1 if self.temperature is None else self.temperature)
-
-    def infer(self, s: Any) -> None:
-        s.out = s.data
-        s.data = s.out
-        check_axis(s, "data", self.axis)
-        if self.use_length:
-            s.length = drop(s.data, self.axis)
-        dim = s.data[self.axis]
-        if dim is not UNKNOWN and dim == 0:
-            s.fail("data", f"must hold something along axis {self.axis}, but it is {format_shape(s.data)}")
-
-    def types(self, t: Any) -> None:
-        if self.dtype is None:
-            t.same()
-        else:
-            t.out = self.dtype
-
-    def temps(self, s: Any) -> dict[str, Any]:
-        kind = s.dtype("out")
-        return {"row": row_temp(s.data, self.axis, kind), "padded": (s.data if self.use_length else (0,), "bool")}
-
-    def _scaled(self, xp: Any, data: Any, out: Any) -> None:
-        if self.scale == 1:
-            xp.copyto(out, data, casting="same_kind")
-        else:
-            xp.multiply(data, self.scale, out=out)
-
-
-@register_op
-class softmax(_Softmax):
-    """``out`` = exp(x) / Σ exp(x) along ``axis``, x = data / temperature; ``dtype`` is the type of ``out``.
-
-    With ``use_length`` only the first ``length`` values of a row count, the others are 0; length has data's shape
-    without the axis. A row of -inf gives NaN, an empty one zeros.
-    """
-
-    examples = (
-        {"data": (3, 4)},
-        {"data": (2, 3, 2), "axis": 1, "temperature": 2.0},
-        {"data": (2, 3, 2), "axis": 1, "use_length": True, "length": Sample((2, 2), 0, 4, True)},
-    )
-
-    def forward(self, xp: Any, data: Any, length: Any, out: Any, row: Temp, padded: Temp) -> None:
-        axis = self.axis % data.ndim
-        self._scaled(xp, data, out)
-        if length is None:
-            softmax_into(xp, out, out, axis, row)
-            return
-        places = xp.arange(data.shape[axis]).reshape(-1, *(1,) * (data.ndim - 1 - axis))
-        xp.greater_equal(places, length.reshape(row.shape), out=padded)
-        xp.copyto(out, float(np.finfo(out.dtype).min), where=padded)
-        xp.max(out, axis=axis, keepdims=True, out=row)
-        xp.subtract(out, row, out=out)
-        xp.exp(out, out=out)
-        xp.logical_not(padded, out=padded)
-        keep_where(xp, out, padded, out)
-        xp.sum(out, axis=axis, keepdims=True, out=row)
-        xp.maximum(row, float(np.finfo(row.dtype).tiny), out=row)  # an empty row: 0 / tiny
-        xp.divide(out, row, out=out)
-
-    def backward(self, xp: Any, dout: Any, out: Any, ddata: Any, row: Temp) -> None:
-        xp.multiply(dout, out, out=ddata, casting="same_kind")
-        xp.sum(ddata, axis=self.axis, keepdims=True, out=row)
-        xp.subtract(dout, row, out=ddata, casting="same_kind")
-        xp.multiply(ddata, out, out=ddata, casting="same_kind")
-        if self.scale != 1:
-            xp.multiply(ddata, self.scale, out=ddata)
-
-
-@register_op
-class softmin(softmax):
-    """``out`` = exp(-x) / Σ exp(-x) along ``axis``, x = data / temperature; otherwise as softmax."""
-
-    sign = -1
-
-
-@register_op
-class log_softmax(_Softmax):
-    """``out`` = x - log Σ exp(x) along ``axis``, x = data / temperature; ``dtype`` is the type of ``out``."""
-
-    hints = ("dtype", "use_length")
-    examples = ({"data": (3, 4)}, {"data": (2, 3, 2), "axis": 1, "temperature": 2.0})
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.use_length:
-            raise AttributeValueError("log_softmax: attribute 'use_length' must be False; softmax has it")
-
-    def forward(self, xp: Any, data: Any, out: Any, row: Temp, top: Temp) -> None:
-        self._scaled(xp, data, out)
-        xp.max(out, axis=self.axis, keepdims=True, out=top)
-        xp.subtract(out, top, out=out)
-        xp.exp(out, out=out)
-        xp.sum(out, axis=self.axis, keepdims=True, out=row)
-        xp.log(row, out=row)
-        self._scaled(xp, data, out)  # once more: a pass is cheaper than memory for both
-        xp.subtract(out, top, out=out)
-        xp.subtract(out, row, out=out)
-
-    def temps(self, s: Any) -> dict[str, Any]:
-        row = row_temp(s.data, self.axis, s.dtype("out"))
-        return {"row": row, "top": row}
-
-    def backward(self, xp: Any, dout: Any, out: Any, ddata: Any, row: Temp) -> None:
-        xp.sum(dout, axis=self.axis, keepdims=True, out=row)
-        xp.exp(out, out=ddata, casting="same_kind")
-        xp.multiply(ddata, row, out=ddata)
-        xp.subtract(dout, ddata, out=ddata, casting="same_kind")
-        if self.scale != 1:
-            xp.multiply(ddata, self.scale, out=ddata)
-
-
-@register_op
-class SoftmaxActivation(Op):
-    """``out`` = softmax over all but the first axis (mode instance) or over axis 1 (mode channel)."""
-
-    mode: Literal["instance", "channel"] = "instance"
-    rows = "parallel"
-    examples = ({"data": (2, 3, 2)}, {"data": (2, 3, 2), "mode": "channel"})
-
-    def infer(self, s: Any) -> None:
-        s.out = s.data
-        s.data = s.out
-        check_axis(s, "data", 1)
-
-    def temps(self, s: Any) -> dict[str, Any]:
-        return {"row": row_temp(class_view(s.data, self.mode == "channel"), 1, s.dtype("data"))}
-
-    def forward(self, xp: Any, data: Any, out: Any, row: Temp) -> None:
-        xp.copyto(out, data)
-        flat = out.reshape(class_view(out.shape, self.mode == "channel"))
-        softmax_into(xp, flat, flat, 1, row)
-
-    def backward(self, xp: Any, dout: Any, out: Any, ddata: Any, row: Temp) -> None:
-        xp.multiply(dout, out, out=ddata)
-        flat = ddata.reshape(class_view(out.shape, self.mode == "channel"))
-        xp.sum(flat, axis=1, keepdims=True, out=row)
-        xp.subtract(dout.reshape(flat.shape), row, out=flat)
-        xp.multiply(ddata, out, out=ddata)
-
-
-def class_view(shape: tuple[int, ...], channel: bool) -> tuple[int, int, int]:
-    """``shape`` as (rows, classes, places): the classes on axis 1, or all axes but the first."""
-    return (shape[0], shape[1], math.prod(shape[2:])) if channel else (shape[0], math.prod(shape[1:]), 1)
