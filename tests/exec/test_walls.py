@@ -50,7 +50,7 @@ def compiled_chain(steps: list[Step]) -> Any:
         attributes = {name: repr(getattr(op, name)) for name in op.form.attributes}
 
         class Put(ast.NodeTransformer):
-            def visit_Name(self, node: ast.Name, text: str = expression, known: Any = attributes) -> ast.AST:  # noqa: N802
+            def visit_Name(self, node: ast.Name, text: str = expression, known: Any = attributes) -> ast.AST:
                 return ast.parse(known.get(node.id, text if node.id == "data" else f"np.{node.id}"), mode="eval").body
 
         expression = f"({ast.unparse(Put().visit(ast.parse(ast.unparse(op.expression.forward), mode='eval').body))})"
