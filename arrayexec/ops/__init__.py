@@ -25,7 +25,7 @@ FAMILIES: dict[str, str] = {
     "Concat concat SliceChannel split",
     "index": "pick take one_hot",
     "embed": "Embedding",
-    "constant": "_zeros _ones zeros_like ones_like",
+    "constant": "_zeros _ones _full _arange zeros_like ones_like",
     "custom": "Custom",
     "elemwise": (
         "elemwise_add _add _plus _Plus elemwise_sub _sub _minus _Minus elemwise_mul _mul _Mul elemwise_div "

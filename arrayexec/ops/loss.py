@@ -46,7 +46,7 @@ class SoftmaxOutput(Op):
     inplace = {"out": "data"}  # noqa: RUF012
     examples = (
         {"data": (4, 3), "label": Sample((4,), 0, 2, True), "grad_scale": 2.0},
-        {"data": (4, 3), "label": Sample((4,), -1, 3, True), "ignore_label": 1.0, "use_ignore": True},
+        {"data": (6, 3), "label": Sample((6,), 0, 1, True), "ignore_label": 1.0, "use_ignore": True},
         {"data": (4, 3), "label": Sample((4,), -1, 2, True), "normalization": "valid", "smooth_alpha": 0.2},
         {"data": (4, 3), "label": Sample((4,), 0, 2, True), "normalization": "batch"},
         {"data": (4, 3), "label": Sample((4,), 0, 2, True), "out_grad": True},
@@ -319,7 +319,7 @@ _FLOOR = 1e-8
 class softmax_cross_entropy(Op):
     """``out`` (1,) = -Σ log max(p[label], 1e-8), p = softmax of data (n, k), label (n,).
 
-    A label that is no class adds 0. The gradient is that of -Σ log p[label]: p - onehot(label), zero for a label that is no class.
+    A label that is no class adds 0. The gradient is that of -Σ log p[label]: p - onehot(label), 0 where no class is.
     """
 
     no_gradient = ("label",)

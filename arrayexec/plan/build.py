@@ -105,8 +105,11 @@ class _Builder:
 
     def is_view(self, number: int) -> bool:
         """Whether node ``number`` only gives its input's bytes another shape, and those bytes are in one piece."""
-        op, entry = self.graph.nodes[number].op, self.graph.inputs[number][0]
-        if op is None or not op.is_view(self.is_train) or self.types[self.graph.first[number]] != self.types[entry]:
+        op = self.graph.nodes[number].op
+        if op is None or not op.is_view(self.is_train):
+            return False
+        entry = self.graph.inputs[number][0]
+        if self.types[self.graph.first[number]] != self.types[entry]:
             return False
         root = self.draft.values[self.draft.root(self.value_of[entry])]
         return not (root.role == "argument" and root.name in self.strided)
