@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from ..context import cpu
-from ..errors import BindError, UnknownNameError, near_miss
+from ..dims import known as is_known
+from ..errors import BindError, ShapeError, UnknownNameError, near_miss
 from ..registry import Known, Signature
 from ..streams import RunPosition, Stream
 from ..symbol.graph import Entry, Graph, Node
@@ -89,6 +90,9 @@ class NaiveRun:
         types = {name: array.dtype for name, array in given.items()}
         self.shapes = infer_shapes(self.graph, shapes, "bind")
         self.types = infer_types(self.graph, types, "bind", np.float32)
+        for entry, shape in enumerate(self.shapes):
+            if not is_known(shape):
+                raise ShapeError(f"bind: nothing says the shape of '{self.graph.entry_name(entry)}': it is {shape}")
         self.values: list[Array] = [None] * len(self.graph.owner)
         self.known = [self._known(number) for number in range(len(self.graph.nodes))]
         self.states = [
