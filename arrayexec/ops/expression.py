@@ -289,59 +289,73 @@ def _gradients(gradients: Mapping[str, ast.expr], broadcasts: bool, writer: _Wri
     return code, sections[-1][1] if sections and sections[-1][0] else ""
 
 
+class _Bodies(NamedTuple):
+    """What a row's formulas become."""
+
+    functions: Mapping[str, Any]
+    scratch: tuple[str, ...]
+    inplace: Mapping[str, str]
+    floating: bool
+
+
+def _bodies(row: Row, expression: Expression, reads: Mapping[str, tuple[str, ...]], broadcasts: bool) -> _Bodies:
+    """Write, compile and look through the bodies of a row."""
+    inputs = expression.inputs
+    forward, backward = _Writer(row.fields), _Writer(row.fields)
+    forward.write(expression.forward, "out")
+    source = [_header("forward", (*inputs, "out"), forward.scratch), *forward.lines, ""]
+    kept = {name for names in reads.values() for name in names}
+    spare = [name for name in inputs if name not in kept and forward.overwrites(name, "out")]
+    inplace = {"out": spare[0]} if spare else {}
+    if expression.backward:
+        lines, last = _gradients(expression.backward, broadcasts, backward)
+        inplace |= {f"d{last}": "dout"} if last else {}
+        parameters = ["dout", *(name for name in (*inputs, "out") if name in kept), *(f"d{name}" for name in inputs)]
+        source += [_header("backward", parameters, backward.scratch), *lines, ""]
+    filename, text = f"<elementwise operator {row.name}>", "\n".join(source)
+    space: dict[str, Any] = {"np": np, "Temp": Temp, "erf": erf, "power": power, "sum_to": sum_to}
+    exec(compile(text, filename, "exec", dont_inherit=True), space)  # text made from this package's own tables
+    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)  # for tracebacks
+    # A value that is computed on the way would be cut to a whole number in an integer array.
+    floating = not row.whole and sum(written[0] != "m" for _, written in forward.steps) > 1
+    functions: dict[str, Any] = {name: space[name] for name in ("forward", "backward") if name in space}
+    return _Bodies(functions, tuple(dict.fromkeys((*forward.scratch, *backward.scratch))), inplace, floating)
+
+
+def _header(name: str, parameters: Iterable[str], scratch: Iterable[str]) -> str:
+    return f"def {name}({', '.join(('self', 'xp', *parameters, *(f'{temp}: Temp' for temp in scratch)))}):"
+
+
+def _example(row: Row, expression: Expression, broadcasts: bool) -> Mapping[str, Any]:
+    """The row's example: a broadcasting right side has one row; a comparison gets numbers that can be equal."""
+    compares = not expression.backward and _call(expression.forward)[0] in _MASKS
+    shapes = {name: (1, 3) if broadcasts and name == "rhs" else (2, 3) for name in expression.inputs}
+    samples = {name: Sample(shape, row.low, row.high, compares) for name, shape in shapes.items()}
+    return {**samples, **row.values}
+
+
 def compile_row(row: Row, module: str, base: type[Pointwise] = Pointwise) -> type[Pointwise]:
     """Make and register the operator class of ``row``; it says that it lives in ``module``."""
     tree = _parse(row.forward)
     inputs = tuple(sorted(names_in(tree) - set(row.fields)))
     gradients = dict(zip(inputs, map(_parse, row.backward), strict=True)) if row.backward else {}
+    expression = Expression(tree, gradients, inputs)
     reads = {name: tuple(sorted(names_in(g) - set(row.fields))) for name, g in gradients.items()}
-    writer = _Writer(row.fields)
-    writer.write(tree, "out")
-    forward_scratch, forward_lines = list(writer.scratch), writer.lines
-    kept = set().union(*reads.values()) - {"dout"} if reads else set()
-    inplace = {}
-    spare = [name for name in inputs if name not in kept and writer.overwrites(name, "out")]
-    if spare:
-        inplace["out"] = spare[0]
-    # A value that is computed on the way would be cut to a whole number in an integer array.
-    floating = not row.whole and sum(written[0] != "m" for _, written in writer.steps) > 1
-    backward = _Writer(row.fields)
-    backward_lines, last = _gradients(gradients, base.broadcasts, backward)
-    if last:
-        inplace["d" + last] = "dout"
-
-    def header(name: str, parameters: Iterable[str], scratch: Iterable[str]) -> str:
-        return f"def {name}({', '.join(('self', 'xp', *parameters, *(f'{t}: Temp' for t in scratch)))}):"
-
-    source = [header("forward", (*inputs, "out"), forward_scratch), *forward_lines, ""]
-    if gradients:
-        order = [name for name in (*inputs, "out") if name in kept]
-        parameters = ("dout", *order, *(f"d{name}" for name in inputs))
-        source += [header("backward", parameters, backward.scratch), *backward_lines, ""]
-    filename = f"<elementwise operator {row.name}>"
-    text = "\n".join(source)
-    bodies: dict[str, Any] = {"np": np, "Temp": Temp, "erf": erf, "power": power, "sum_to": sum_to}
-    exec(compile(text, filename, "exec", dont_inherit=True), bodies)  # text made from this package's own tables
-    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
-    shape, other = ((2, 3), (1, 3)) if base.broadcasts else ((2, 3), (2, 3))
-    integer = not gradients and _call(tree)[0] in _MASKS  # equal numbers occur then
-    samples = {n: Sample(other if n == "rhs" else shape, row.low, row.high, integer) for n in inputs}
-    space: dict[str, Any] = {
+    bodies = _bodies(row, expression, reads, base.broadcasts)
+    space = {
         "__doc__": f"``out = {row.forward}``, element by element." + (f" {row.note}" if row.note else ""),
         "__module__": module,
         "__qualname__": row.name,
         "__annotations__": {name: kind for name, (kind, _) in row.fields.items()},
         **{name: default for name, (_, default) in row.fields.items() if default is not ...},
-        "forward": bodies["forward"],
-        "expression": Expression(tree, gradients, inputs),
+        **bodies.functions,
+        "expression": expression,
         "reads": reads,
-        "scratch": tuple(dict.fromkeys((*forward_scratch, *backward.scratch))),
-        "inplace": inplace,
-        "floating": floating,
-        "examples": [{**samples, **row.values}],
+        "scratch": bodies.scratch,
+        "inplace": bodies.inplace,
+        "floating": bodies.floating,
+        "examples": [_example(row, expression, base.broadcasts)],
     }
-    if gradients:
-        space["backward"] = bodies["backward"]
     cls: type[Pointwise] = register_op(type(row.name, (base,), space), name=row.name, aliases=row.aliases.split())
     return cls
 
@@ -365,6 +379,10 @@ class Table:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._rows)
+
+    def rows(self) -> tuple[Row, ...]:
+        """Every row once."""
+        return tuple(row for name, row in self._rows.items() if name == row.name)
 
     def attribute(self, name: str) -> type[Op]:
         """``__getattr__`` of the module: a class is found under its name there, as unpickling wants it."""
