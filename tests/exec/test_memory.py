@@ -29,9 +29,9 @@ def random_net(rng: np.random.Generator) -> Any:
         weight, bias = sym.Variable(f"{kind}{rng.integers(3)}"), sym.Variable(f"b{name}")
         return sym.FullyConnected(data, weight=weight, bias=bias, num_hidden=6, name=name)
 
-    for number in range(int(rng.integers(3, 25))):
+    def node(number: int) -> Any:
         name = f"n{number}"
-        made = [
+        return [
             lambda: dense(pick(), name),
             lambda: sym.elemwise_add(pick(), pick(), name=name),
             lambda: sym.elemwise_mul(pick(), pick(), name=name),
@@ -44,7 +44,9 @@ def random_net(rng: np.random.Generator) -> Any:
             lambda: sym.BlockGrad(pick(), name=name),
             lambda: pick() * 2.0 - pick(),
         ][int(rng.integers(11))]()  # fmt: skip
-        values.append(made)
+
+    for number in range(int(rng.integers(3, 25))):
+        values.append(node(number))
     heads = [pick() for _ in range(int(rng.integers(1, 4)))]
     if rng.integers(3) == 0:
         heads.append(sym.LinearRegressionOutput(pick(), name="loss"))
