@@ -214,14 +214,18 @@ class Pooling(Op):
             return
         x, y, arriving = (self._view(array)[0] for array in (data, out, dout))
         now, free, item = (self._view(array)[0] for array in (hit, left, part))
+        apart = all(stride >= kernel for kernel, stride, _ in self._axes(sizes))  # windows share no place
         ddata.fill(0)
         left.fill(True)
         for there, here in self._places(sizes, y.shape[2:]):
             xp.equal(x[here], y[there], out=now[there])
             xp.logical_and(now[there], free[there], out=now[there])
             xp.logical_xor(free[there], now[there], out=free[there])
-            xp.multiply(arriving[there], now[there], out=item[there])
-            xp.add(dx[here], item[there], out=dx[here])
+            if apart:
+                xp.multiply(arriving[there], now[there], out=dx[here])
+            else:
+                xp.multiply(arriving[there], now[there], out=item[there])
+                xp.add(dx[here], item[there], out=dx[here])
 
     def _lp_share(self, xp: Any, dout: Array, out: Array, part: Array, power: Array) -> None:
         """``part = dout / out^(p - 1)``, and 0 where ``out`` is 0."""
