@@ -18,7 +18,6 @@ def test_network(case: golden.Case) -> None:
     check(case, run_on(strict(0)))
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("case", [case for case in CASES if case not in NETWORKS], ids=lambda case: case["name"])
 def test_operator(case: golden.Case) -> None:
     check(case, run_on(strict(0)))
