@@ -17,6 +17,7 @@ from .trial import Outcome, Trial
 STEP = 1e-5  # of the central difference; not exact in float32, so that a sum that runs in float32 shows
 PROBES = 16  # elements of one input that are moved
 SCRATCH = 256 << 10  # bytes a body may allocate: NumPy's own casting buffers and per-channel arrays stay below
+MANY_ROWS = 4096  # a sum of as many float16 values near 1 stops growing at 2048 if it runs in float16
 LARGE = 4 << 20  # bytes of the largest value in the example that is enlarged to see what a body allocates
 
 
@@ -273,6 +274,33 @@ def check_types(trial: Trial) -> Iterator[str]:
         text = unequal({"out": _outputs(trial.outcome(arrays))}, {"out": _outputs(trial.outcome())})
         if text:
             yield f"{name} as int32 gives other numbers: {text}"
+
+
+def check_sums(trial: Trial) -> Iterator[str]:
+    """Outputs and gradients that sum over many rows of float16 keep its precision: the sums run in float32."""
+    exact = with_rows(trial, MANY_ROWS)
+    try:
+        small = with_rows(trial, MANY_ROWS, np.float16)
+    except TypeInferenceError:
+        return
+    if exact is None or small is None:
+        return
+    summed = [f"gradient of {name}" for name in trial.differentiable() if trial.shape(name) == exact.shape(name)]
+    outputs = enumerate(trial.signature.outputs)
+    summed += [f"output {i}" for i, name in outputs if trial.shape(name) == exact.shape(name)]
+    if not summed:
+        return
+    heads = [np.abs(head) for head in exact.heads()]
+    want = exact.outcome(heads=heads).named()
+    types = [small.type(name) for name in small.signature.outputs]
+    got = small.outcome(heads=[head.astype(kind) for head, kind in zip(heads, types, strict=True)]).named()
+    for name in summed:
+        scale = float(np.abs(want[name]).max(initial=0.0))
+        if scale < 6e4:
+            found = {name: got[name].astype(np.float64)}
+            text = unequal(found, {name: want[name].astype(np.float64)}, 0.0, 0.02 * scale + 1e-3)
+            if text:
+                yield f"sums over {MANY_ROWS} rows in float16 lose precision: {text}"
 
 
 def _outputs(outcome: Outcome) -> Array:

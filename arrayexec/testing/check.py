@@ -23,6 +23,7 @@ CHECKS = (
     bodies.check_layout,
     bodies.check_twice,
     bodies.check_types,
+    bodies.check_sums,
     bodies.check_empty,
     bodies.check_scratch,
     planned.check_planned,

@@ -215,6 +215,24 @@ class Half(Whole):
         xp.multiply(small, self.factor + data * 0, out=out)
 
 
+class SumsInHalf(Op):
+    examples: ClassVar[Any] = ({"data": (4, 3), "bias": (3,)},)
+
+    def infer(self, s: Any) -> None:
+        s.out = s.data
+        s.data = s.out
+        s.bias = s.data[1:]
+
+    def forward(self, xp: Any, data: Any, bias: Any, out: Any) -> None:
+        xp.add(data, bias, out=out)
+
+    def backward(self, xp: Any, dout: Any, ddata: Any, dbias: Any) -> None:
+        if ddata is not None:
+            xp.copyto(ddata, dout)
+        if dbias is not None:
+            xp.sum(dout, axis=0, out=dbias)
+
+
 class Hints(Whole):
     hints = ("speed",)
 
@@ -256,6 +274,7 @@ class NoDims(Whole):
         (Forgets, "backward gives no drhs; name it in no_gradient"),
         (Single, r"gradient of data\[.*\] is .*, numerically"),
         (Half, "numerically"),
+        (SumsInHalf, "sums over 4096 rows in float16 lose precision: gradient of bias"),
         (Hints, "hint 'speed' is no attribute"),
         (NoDims, r"out is 0-d; the least is \(1,\)"),
     ],
