@@ -206,7 +206,8 @@ def signature_of(op: Op) -> Signature:
             elif name in body.temps:
                 found.append(("temp", name))
             else:
-                kind, place = groups.get(name, ("absent", name)) if name not in left_out else ("absent", name)
+                absent = name in left_out and name not in body.many
+                kind, place = ("absent", name) if absent else groups.get(name, ("absent", name))
                 if isinstance(place, tuple) and kind in words:
                     place = tuple(position for position in place if words[kind][position] not in left_out)
                 found.append((kind, place))
@@ -244,9 +245,11 @@ class Known:
         return None if slot is None else self._shapes[slot]
 
     def dtype(self, name: str) -> Any:
-        """Element type of a value (of the first one for a ``Many``)."""
+        """Element type of a value; a tuple of them for a ``Many``."""
         slot = self._names[name]
-        return None if slot is None else self._types[slot[0] if isinstance(slot, tuple) else slot]
+        if isinstance(slot, tuple):
+            return tuple(self._types[i] for i in slot)
+        return None if slot is None else self._types[slot]
 
 
 _OPERATORS: dict[str, type[Op]] = {}

@@ -1,0 +1,185 @@
+"""The operator ``Custom``: a CustomOpProp and its CustomOp in the operator form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from .. import operator
+from ..dims import ANY, known
+from ..errors import AttributeValueError, OperatorDefinitionError
+from ..registry import Many, Op, register_op
+
+
+@register_op
+class Custom(Op):
+    """What the CustomOpProp registered as ``op_type`` says, made with the other attributes as keywords.
+
+    Auxiliary states: forward gets copies; in training they become the states when it has run, and backward gets them
+    too. Gradients start as zeros, so an input that backward does not write has the gradient zero.
+    """
+
+    op_type: str
+    keywords: tuple[str, ...] = ()
+    rest = "keywords"
+    hints = ("op_type", "keywords")  # what they change is up to the CustomOpProp
+    examples = ({"data": (2, 3), "op_type": "arrayexec.Scale"},)
+
+    def __post_init__(self) -> None:
+        cls: Any = operator.find(self.op_type)
+        keywords = dict(item.split("=", 1) for item in self.keywords)
+        try:
+            prop = cls(**keywords)
+        except TypeError as error:
+            raise AttributeValueError(f"Custom '{self.op_type}': {error}") from error
+        object.__setattr__(self, "prop", prop)
+        names = [*prop.list_arguments(), *prop.list_outputs(), *prop.list_auxiliary_states()]
+        names += [f"d{name}" for name in prop.list_outputs()]
+        if len(set(names)) < len(names) or not prop.list_outputs():
+            shown = (prop.list_arguments(), prop.list_outputs(), prop.list_auxiliary_states())
+            raise OperatorDefinitionError(
+                f"Custom '{self.op_type}' must have an output and names that differ, "
+                "but its arguments, outputs and auxiliary states are {}, {}, {}".format(*shown)
+            )
+
+    # A class that is registered later under the same name is another operator.
+    def _key(self) -> tuple[Any, ...]:
+        return self.op_type, self.keywords, type(self._prop)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Custom) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    @property
+    def _prop(self) -> operator.CustomOpProp:
+        return self.__dict__["prop"]  # type: ignore[no-any-return]
+
+    def inputs(self) -> tuple[str, ...]:
+        return tuple(self._prop.list_arguments())
+
+    def outputs(self) -> tuple[str, ...]:
+        return tuple(self._prop.list_outputs())
+
+    def aux(self) -> tuple[str, ...]:
+        return tuple(self._prop.list_auxiliary_states())
+
+    def hidden(self) -> tuple[str, ...]:
+        return tuple(f"{name}_next" for name in self.aux())
+
+    def total_outputs(self) -> int:
+        return len(self.outputs())
+
+    def unused(self) -> Iterable[str]:
+        values = [*(f"d{name}" for name in self.outputs()), *self.inputs(), *self.outputs()]
+        count = len(self.outputs())
+        numbers = list(range(len(values)))
+        read = self._prop.declare_backward_dependency(numbers[:count], numbers[count:-count], numbers[-count:])
+        return tuple(name for number, name in enumerate(values) if number not in set(read))
+
+    def _ask(self, what: str, given: list[Any], complete: bool) -> Sequence[Sequence[Any]] | None:
+        """Answer of the user's ``infer_shape`` or ``infer_type``: of inputs, outputs, auxiliary states.
+
+        While something is unknown its exceptions mean that it cannot say yet.
+        """
+        rule: Callable[[list[Any]], Sequence[Sequence[Any]]] = getattr(self._prop, what)
+        try:
+            answer = rule(given)
+        except Exception as error:
+            if not complete:
+                return None
+            error.add_note(f"raised by {what}({given}) of the custom operator '{self.op_type}'")
+            raise
+        counts = [len(self.inputs()), len(self.outputs()), len(self.aux())]
+        found = [list(part) for part in answer]
+        if found[2:] in ([], [[]]):
+            found[2:] = [[None] * counts[2]]
+        if list(map(len, found)) != counts:
+            raise OperatorDefinitionError(
+                f"Custom '{self.op_type}': {what} must return lists of {counts[0]} inputs, {counts[1]} outputs and "
+                f"{counts[2]} auxiliary states, but it returned {answer}"
+            )
+        return found
+
+    def infer(self, s: Any) -> None:
+        given = [shape if shape is ANY else list(shape) for shape in s.data]
+        found = self._ask("infer_shape", given, all(map(known, s.data)))
+        if found is None:
+            return
+        s.data, s.out, aux = (tuple(map(_shape, part)) for part in found)
+        s.aux = s.hidden = aux
+
+    def types(self, t: Any) -> None:
+        given = [kind and kind.type for kind in t.data]
+        found = self._ask("infer_type", given, None not in given)
+        if found is None:
+            return
+        t.data, t.out, t.aux = found
+        t.hidden = t.aux
+
+    def prepare(self, known: Any, context: Any) -> operator.CustomOp:
+        shapes = [list(shape) for shape in known.data]
+        return self._prop.create_operator(context, shapes, [kind.type for kind in known.dtype("data")])
+
+    def forward(self, xp: Any, is_train: bool, state: Any, data: Many, aux: Many, out: Many, hidden: Many) -> None:
+        for copy, value in zip(hidden, aux, strict=True):
+            xp.copyto(copy, value)
+        state.forward(
+            is_train=is_train, req=["write"] * len(out), in_data=list(data), out_data=list(out), aux=list(hidden)
+        )
+
+    def backward(self, xp: Any, state: Any, dout: Many, data: Many, out: Many, hidden: Many, ddata: Many) -> None:
+        for gradient in ddata:
+            if gradient is not None:
+                gradient.fill(0)
+        unread = set(self.unused())
+
+        def full(names: Iterable[str], values: Iterable[Any]) -> list[Any]:
+            rest = iter(values)
+            return [None if name in unread else next(rest) for name in names]
+
+        state.backward(
+            req=["null" if gradient is None else "write" for gradient in ddata],
+            out_grad=full((f"d{name}" for name in self.outputs()), dout),
+            in_data=full(self.inputs(), data),
+            out_data=full(self.outputs(), out),
+            in_grad=list(ddata),
+            aux=list(hidden),
+        )
+
+    def update(self, xp: Any, aux: Many, hidden: Many) -> None:
+        for state, value in zip(aux, hidden, strict=True):
+            xp.copyto(state, value)
+
+
+def _shape(shape: Any) -> Any:
+    return ANY if shape is None or shape is ANY or not len(shape) else tuple(shape)
+
+
+class _Scale(operator.CustomOp):
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    def forward(self, is_train: Any, req: Any, in_data: Any, out_data: Any, aux: Any) -> None:
+        self.assign(out_data[0], req[0], in_data[0])
+        out_data[0] *= self.factor
+
+    def backward(self, req: Any, out_grad: Any, in_data: Any, out_data: Any, in_grad: Any, aux: Any) -> None:
+        self.assign(in_grad[0], req[0], out_grad[0])
+        in_grad[0] *= self.factor
+
+
+@operator.register("arrayexec.Scale")
+class Scale(operator.CustomOpProp):
+    """The smallest whole custom operator, an example: output = factor · data."""
+
+    def __init__(self, factor: str = "2") -> None:
+        super().__init__()
+        self.factor = float(factor)
+
+    def declare_backward_dependency(self, out_grad: Any, in_data: Any, out_data: Any) -> list[int]:
+        return list(out_grad)
+
+    def create_operator(self, ctx: Any, in_shapes: Any, in_dtypes: Any) -> operator.CustomOp:
+        return _Scale(self.factor)
