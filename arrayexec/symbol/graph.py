@@ -152,11 +152,6 @@ class Graph:
         return range(self.first[node], self.first[node] + (len(signature.outputs) if signature else 1))
 
 
-def names_of(nodes: Iterable[Node]) -> list[str]:
-    """Names of ``nodes`` in order."""
-    return [node.name for node in nodes]
-
-
 def variable(name: str, **attributes: Any) -> Node:
     """A variable node with text attributes; the public way is ``sym.Variable``."""
     return Node(None, name, dict(attributes))

@@ -120,6 +120,11 @@ def test_variable_shape_is_a_default() -> None:
         (x + sym.Variable("y")).infer_shape(y=(3, 2))
 
 
+def test_unknown_dims_of_a_variable_merge_with_what_is_given() -> None:
+    x = sym.Variable("x", shape=(0, 3))
+    assert (x + sym.Variable("y")).infer_shape(y=(2, 0)) == ([(2, 3), (2, 3)], [(2, 3)], [])
+
+
 # --- types ------------------------------------------------------------------------------------------------------------
 
 

@@ -210,6 +210,8 @@ def test_node_attribute_of_the_operator_is_fixed() -> None:
     net = Fully(sym.Variable("x"), num_hidden=3, name="f")
     with pytest.raises(errors.CompositionError, match="'num_hidden' is fixed since the operator was applied"):
         net._set_attr(num_hidden="4")
+    with pytest.raises(errors.CompositionError, match=r"give that one Variable\(lr_mult=\)"):
+        net._set_attr(weight_lr_mult="4")
 
 
 # --- calls of operators -----------------------------------------------------------------------------------------------
@@ -276,6 +278,34 @@ def test_call_refused(call: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error) as caught:
         call()
     assert str(caught.value) == text.format(here(call))
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda x: Fully(x, num_hidden=3, name=4), "FullyConnected: name must be a text, but it is 4"),
+        (
+            lambda x: Fully(x, 3, False, True, 4),
+            "FullyConnected was given 4 values after its symbols, but its attributes are ['num_hidden', 'no_bias', 'flatten']",
+        ),
+        (lambda x: Fully(x, 3, x), "FullyConnected: symbols come before attributes, but <Symbol x> follows one"),
+        (lambda x: Fully(x, 3, num_hidden=3), "FullyConnected: attribute 'num_hidden' is given by position and by keyword"),
+    ],
+)
+def test_positions_refused(call: Any, text: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        call(sym.Variable("x"))
+    assert str(caught.value) == text
+
+
+def test_functions_without_inputs() -> None:
+    with NameManager():
+        made = [sym.zeros((0, 3)), sym.ones(4, dtype="int32"), sym.full((2,), 3.5), sym.arange(2, 8, 2.0, name="count")]
+    assert [symbol.name for symbol in made] == ["_zeros0", "_ones0", "_full0", "count"]
+    assert [symbol.list_arguments() for symbol in made] == [[]] * 4
+    assert [symbol.infer_shape_partial()[1] for symbol in made] == [[(0, 3)], [(4,)], [(2,)], [(3,)]]
+    assert made[1].infer_type() == ([], [np.int32], [])
+    assert (sym.maximum(2, 3), sym.minimum(2, 3), sym.hypot(3.0, 4.0), sym.power(2, 5)) == (3, 2, 5.0, 32)
 
 
 def test_several_outputs_are_no_input() -> None:
@@ -427,6 +457,20 @@ def test_ten_thousand_nodes_in_a_row() -> None:
 
 
 # --- execution is the executor's --------------------------------------------------------------------------------------
+
+
+def test_binding_hands_over_to_the_executor() -> None:
+    x = np.array([[1.0, 2.0, 3.0]], dtype="float32")
+    net = sym.Variable("x") * 2 + 1
+    assert [output.tolist() for output in net.eval(x=x)] == [[[3.0, 5.0, 7.0]]]
+    assert net.bind(ax.cpu(), {"x": x}).forward()[0].tolist() == [[3.0, 5.0, 7.0]]
+    assert net.simple_bind(ax.cpu(), x=(1, 3)).forward(x=x)[0].tolist() == [[3.0, 5.0, 7.0]]
+    norm = sym.BatchNorm(sym.Variable("x"), name="bn", eps=0.0, fix_gamma=False)
+    state = {name: np.full(3, value, "float32") for name, value in (("gamma", 2), ("beta", 1), ("moving_mean", 1), ("moving_var", 4))}
+    assert norm.eval(x=x, **{f"bn_{name}": array for name, array in state.items()})[0].tolist() == [[1.0, 2.0, 3.0]]
+    with pytest.raises(errors.UnknownNameError, match=r"eval: <Symbol .*> has no argument 'y'"):
+        net.eval(x=x, y=x)
+
 
 
 def test_public_face() -> None:
