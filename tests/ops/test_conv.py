@@ -11,7 +11,7 @@ import pytest
 
 from arrayexec.dims import ANY, UNKNOWN
 from arrayexec.errors import AttributeValueError, ShapeError
-from arrayexec.ops import conv
+from arrayexec.ops import columns, conv
 from arrayexec.registry import make_op
 from tests.ops.runs import close, run, shapes_of, uniform
 
@@ -50,19 +50,21 @@ CASES = [
     ((2, 3, 4, 4), (2, 2), 2, (1, 1), (1, 1), (3, 2), 1),  # more padding than the kernel reaches
     ((2, 1, 8, 8), (5, 5), 20, (1, 1), (1, 1), (0, 0), 1),  # the gradient of the data by adding back
     ((2, 8, 6, 6), (3, 3), 8, (1, 1), (1, 1), (1, 1), 1),  # the gradient of the data as a convolution
+    ((3, 8, 6, 6), (3, 3), 16, (1, 1), (1, 1), (1, 1), 1),  # tiles of the two ways differ
+    ((3, 16, 6, 6), (3, 3), 8, (1, 1), (1, 1), (1, 1), 1),
     ((2, 2, 3, 4, 5), (2, 3, 2), 3, (1, 2, 1), (2, 1, 1), (1, 1, 0), 1),
     ((2, 6, 3, 3, 3), (2, 2, 2), 6, (1, 1, 1), (1, 1, 1), (1, 0, 1), 3),
 ]
 
 
-@pytest.fixture(params=[None, 96, 1])
+@pytest.fixture(params=[None, 5500, 96, 1])
 def tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The tile as it is, one of a few lines, and one of a single line."""
+    """The tile as it is, one of an image or two, one of a few lines, and one of a single line."""
     if request.param is not None:
-        monkeypatch.setattr(conv, "TILE", request.param)
-    conv._geometry.cache_clear()
+        monkeypatch.setattr(columns, "TILE", request.param)
+    conv._columns.cache_clear()
     yield
-    conv._geometry.cache_clear()
+    conv._columns.cache_clear()
 
 
 @pytest.mark.usefixtures("tiles")
@@ -100,7 +102,7 @@ def test_convolution_sums_every_window(
 def test_convolution_takes_both_ways_to_the_gradient_of_the_data() -> None:
     def mirrored(channels: int, filters: int, stride: int) -> bool:
         op = make_op("Convolution", {"kernel": (3, 3), "num_filter": filters, "pad": (1, 1), "stride": (stride,) * 2})
-        return conv._geometry(op, (2, channels, 8, 8)).mirrored
+        return conv._mirror(op, conv._columns(op, (2, channels, 8, 8), np.dtype(np.float32))) is not None
 
     assert mirrored(16, 16, 1)
     assert not mirrored(1, 20, 1)
