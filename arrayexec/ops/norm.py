@@ -52,6 +52,9 @@ class BatchNorm(Op):
     def hidden(self) -> tuple[str, ...]:
         return () if self.output_mean_var else ("mean", "var")
 
+    def ignored(self) -> tuple[str, ...]:
+        return ("gamma",) if self.fix_gamma else ()
+
     def variable_attributes(self, argument: str) -> Mapping[str, str]:
         start = {"moving_mean": '["zero", {}]', "moving_var": '["one", {}]'}.get(argument)
         return {"__init__": start} if start else {}

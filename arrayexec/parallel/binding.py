@@ -25,8 +25,8 @@ class DeviceStore:
     gradients: dict[str, Array] = dataclasses.field(default_factory=dict)
     aux: dict[str, Array] = dataclasses.field(default_factory=dict)
     arena: Arena | None = None
-    gradient_block: Array = None
-    """The flat block that holds the gradients, where they were laid out together."""
+    grown: set[str] = dataclasses.field(default_factory=set)
+    """Inputs whose growth was warned of."""
 
     @classmethod
     def of(cls, executor: Executor, inputs: MutableMapping[str, Array] | None = None) -> DeviceStore:
@@ -47,6 +47,20 @@ def check_arguments(symbol: Any) -> None:
     Graph(symbol.heads)
 
 
+def ignored_parameters(symbol: Any) -> set[str]:
+    """Parameters whose values count for nothing wherever they are used (a fixed gamma): no update, no decay."""
+    found: set[str] = set()
+    used: set[str] = set()
+    for node in Graph(symbol.heads).nodes:
+        if node.op is None or node.signature is None:
+            continue
+        ignored = node.op.ignored() if callable(node.op.ignored) else node.op.ignored
+        for argument, (source, _) in zip(node.signature.inputs, node.inputs, strict=False):
+            if source.op is None:
+                (found if argument in ignored else used).add(source.name)
+    return found - used
+
+
 def bind_exec(
     sym: Any, ctx: Context, input_shapes: Mapping[str, Sequence[int]], param_names: Sequence[str],
     need_grad: bool | Iterable[str] = False, base_exec: Executor | None = None,
@@ -57,7 +71,7 @@ def bind_exec(
 
     Inputs lie in ``shared_data_arrays``, created or grown there (with a warning that advises a larger default bucket);
     parameters, gradients and auxiliary states are those of ``base_exec`` where it has them, else new. ``need_grad``:
-    True for all parameters, or their names. Raises BindError, ShapeError and TypeInferenceError naming what does not fit.
+    True for all parameters, or their names. Raises BindError, UnknownNameError, ShapeError and TypeInferenceError.
     """
     if store is None:
         store = DeviceStore.of(base_exec) if base_exec is not None else DeviceStore(ctx)
@@ -84,31 +98,33 @@ def bind_exec(
         pool = pool_of(shared_data_arrays, ctx)
         for name in inputs:
             held = shared_data_arrays.get(name)
-            if held is not None and not pool.fits(name, *specs[name]):
+            if held is not None and name not in store.grown and not pool.fits(name, *specs[name]):
+                store.grown.add(name)
                 logger.warning(
-                    "input '%s' needs %s, more than the %s allocated: it grows; let the default bucket be the largest one",
+                    "input '%s' needs %s, more than the %s allocated: it grows; "
+                    "let the default bucket be the largest one",
                     name, format_shape(specs[name][0]), format_shape(held.shape),
                 )  # fmt: skip
     for name in (*(n for n in names if n in param_names), *(graph.nodes[i].name for i in graph.auxiliary)):
         held = store.parameters.get(name, store.aux.get(name))
         if held is not None and (tuple(held.shape), held.dtype) != specs[name]:
             raise BindError(
-                f"bind: parameter '{name}' must be {format_shape(specs[name][0])} {specs[name][1].name}, but the one shared with "
-                f"the other buckets is {format_shape(held.shape)} {held.dtype.name}"
+                f"bind: parameter '{name}' must be {format_shape(specs[name][0])} {specs[name][1].name}, "
+                f"but the one shared with the other buckets is {format_shape(held.shape)} {held.dtype.name}"
             )
     requests = {n: grad_req if n in wanted else "null" for n in names}
     aux_names = [graph.nodes[i].name for i in graph.auxiliary]
     executor = assemble(
         sym, graph, ctx, shapes, types, requests, specs,
         {n: store.parameters[n] for n in names if n in param_names and n in store.parameters},
-        {n: store.gradients[n] for n in wanted if n in store.gradients},
+        {n: store.gradients[n] for n in wanted if n in param_names and n in store.gradients},
         {n: store.aux[n] for n in aux_names if n in store.aux},
         inputs=inputs, pool=pool, pooled=tuple(inputs) if pool is not None else (), arena=store.arena,
     )  # fmt: skip
     if store.arena is None:
         store.arena = executor.arena
     store.parameters |= {n: a for n, a in executor.own_arguments.items() if n in param_names}
-    store.gradients |= {n: g for n, g in executor.grad_dict.items() if g is not None}
+    store.gradients |= {n: g for n, g in executor.grad_dict.items() if g is not None and n in param_names}
     store.aux |= executor.aux_dict
     return executor
 

@@ -35,10 +35,19 @@ class BucketSentenceIter(DataIter):
     """
 
     def __init__(
-        self, sentences: Sequence[Sequence[int]], batch_size: int, buckets: Sequence[int] | None = None,
-        invalid_label: int = -1, data_name: str = "data", label_name: str = "softmax_label",
-        dtype: Any = "float32", layout: str = "NT", last_batch: str = "discard", shuffle: bool = True,
-        num_shards: int = 1, shard_id: int = 0,
+        self,
+        sentences: Sequence[Sequence[int]],
+        batch_size: int,
+        buckets: Sequence[int] | None = None,
+        invalid_label: int = -1,
+        data_name: str = "data",
+        label_name: str = "softmax_label",
+        dtype: Any = "float32",
+        layout: str = "NT",
+        last_batch: str = "discard",
+        shuffle: bool = True,
+        num_shards: int = 1,
+        shard_id: int = 0,
     ) -> None:
         who = type(self).__name__
         self.layout = one_of(who, "layout", layout, ("NT", "TN"))
@@ -60,7 +69,10 @@ class BucketSentenceIter(DataIter):
         if self.discarded:
             _LOG.warning(
                 "%s: %d of %d sentences are longer than the largest bucket (%d) and are left out",
-                who, self.discarded, len(lengths), self.default_bucket_key,
+                who,
+                self.discarded,
+                len(lengths),
+                self.default_bucket_key,
             )
         self._members = [numpy.flatnonzero(home == i) for i in range(len(self.buckets))]
         self._rows = [
@@ -130,8 +142,14 @@ class BucketSentenceIter(DataIter):
         if self.layout == "TN":
             data, label = numpy.ascontiguousarray(data.T), numpy.ascontiguousarray(label.T)
         return DataBatch(
-            [data], [label], self.shard.pad(global_pad), index, length,
-            self._describe(self.data_name, length), self._describe(self.label_name, length), self.shard.first,
+            [data],
+            [label],
+            self.shard.pad(global_pad),
+            index,
+            length,
+            self._describe(self.data_name, length),
+            self._describe(self.label_name, length),
+            self.shard.first,
             self.shard.global_size - global_pad,
         )
 
@@ -146,6 +164,10 @@ class BucketSentenceIter(DataIter):
                     stream.shuffle(order)
             self._order = batches, rows
         return self._order
+
+    def describe(self, bucket_key: int) -> tuple[list[DataDesc], list[DataDesc]]:
+        """The descriptions of data and label in a bucket, with the rows of this shard."""
+        return self._describe(self.data_name, bucket_key), self._describe(self.label_name, bucket_key)
 
     def _describe(self, name: str, length: int) -> list[DataDesc]:
         shape = (self.batch_size, length)
