@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..dims import ANY, UNKNOWN, Shape, through
-from ..registry import Op, register_op
+from ..registry import Op, Temp, register_op
 from .elemwise import ARITHMETIC, COMPARISONS, mod_samples
-from .expression import Pointwise, Row, Table, sum_to
+from .expression import Pointwise, Row, Table, sum_to, total_for
 
 
 @through
@@ -74,6 +74,8 @@ class Broadcast(Pointwise):
         found = dict(super().temps(s))
         if "full" in found and s.lhs == s.rhs == s.out:
             found["full"] = (0,), s.dtype("out")  # nothing is stretched: gradients are written where they belong
+        if "total" in found:
+            found["total"] = total_for(s.dtype("out"), s.out, s.lhs, s.rhs)
         return found
 
 
@@ -98,8 +100,11 @@ class _Stretch(Op):
     def forward(self, xp: Any, data: Any, out: Any) -> None:
         xp.copyto(out, data)
 
-    def backward(self, xp: Any, dout: Any, ddata: Any) -> None:
-        sum_to(xp, dout, ddata)
+    def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
+        return {"total": total_for(s.dtype("out"), s.out, s.data)}
+
+    def backward(self, xp: Any, dout: Any, ddata: Any, total: Temp) -> None:
+        sum_to(xp, dout, ddata, total)
 
 
 def _stretch(s: Any, name: str, wanted: Sequence[Any]) -> None:
@@ -189,5 +194,8 @@ class broadcast_like(Op):
     def forward(self, xp: Any, lhs: Any, rhs: Any, out: Any) -> None:
         xp.copyto(out, lhs)
 
-    def backward(self, xp: Any, dout: Any, dlhs: Any) -> None:
-        sum_to(xp, dout, dlhs)
+    def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
+        return {"total": total_for(s.dtype("out"), s.out, s.lhs)}
+
+    def backward(self, xp: Any, dout: Any, dlhs: Any, total: Temp) -> None:
+        sum_to(xp, dout, dlhs, total)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -80,7 +81,7 @@ class Pointwise(Op):
     reads: ClassVar[Mapping[str, tuple[str, ...]]]
     """What the gradient of each input reads."""
     scratch: ClassVar[tuple[str, ...]] = ()
-    """Names of the bodies' scratch: ``t0 …`` of the data's type, ``m0 …`` masks, ``full`` an unreduced gradient."""
+    """The bodies' scratch: ``t0 …`` of the data's type, ``m0 …`` masks, ``full`` and ``total`` if it broadcasts."""
     floating: ClassVar[bool] = False
     broadcasts: ClassVar[bool] = False
 
@@ -250,16 +251,27 @@ def power(xp: Any, base: Any, exponent: float, out: Any) -> None:
         xp.power(base, exponent, out=out, casting="unsafe")
 
 
-def sum_to(xp: Any, source: Any, target: Any) -> None:
-    """``target`` = ``source`` summed over the axes along which target's shape was broadcast to source's."""
-    lead = source.ndim - target.ndim
-    shape = (1,) * lead + target.shape
+def sum_to(xp: Any, source: Any, target: Any, total: Any) -> None:
+    """``target`` = ``source`` summed over the axes along which target's shape was broadcast to source's.
+
+    ``total`` is scratch as :func:`total_for` gives it.
+    """
+    shape = (1,) * (source.ndim - target.ndim) + target.shape
     axes = tuple(i for i, (mine, its) in enumerate(zip(shape, source.shape, strict=True)) if mine != its)
     if not axes:
         xp.copyto(target.reshape(shape), source)
         return
-    wide = np.float32 if source.dtype == np.float16 else source.dtype
-    xp.sum(source, axis=axes, dtype=wide, out=target.reshape(shape), keepdims=True)
+    place = target if total.dtype == target.dtype else total[: target.size]
+    xp.sum(source, axis=axes, dtype=total.dtype, out=place.reshape(shape), keepdims=True)
+    if place is not target:
+        xp.copyto(target, place.reshape(target.shape), casting="same_kind")
+
+
+def total_for(kind: Any, result: tuple[int, ...], *targets: tuple[int, ...]) -> tuple[tuple[int, ...], Any]:
+    """Scratch of :func:`sum_to` for targets stretched to ``result``: 16-bit numbers are summed in 32 bits."""
+    if kind != np.float16:
+        return (0,), kind
+    return (max(math.prod(shape) if shape != result else 0 for shape in targets),), np.float32
 
 
 def _gradients(gradients: Mapping[str, ast.expr], broadcasts: bool, writer: _Writer) -> tuple[list[str], str]:
@@ -271,15 +283,17 @@ def _gradients(gradients: Mapping[str, ast.expr], broadcasts: bool, writer: _Wri
         bare, sign = tree, isinstance(tree, ast.UnaryOp)
         if broadcasts and isinstance(bare, ast.UnaryOp):
             bare = bare.operand  # the sum first, then its sign: no scratch
+        if broadcasts:
+            writer.scratch["total"] = None
         if broadcasts and isinstance(bare, ast.Name):
-            writer.step(f"sum_to(xp, {bare.id}, d{name})", [bare.id], f"d{name}")
+            writer.step(f"sum_to(xp, {bare.id}, d{name}, total)", [bare.id], f"d{name}")
             if sign:
                 writer.step(f"xp.negative(d{name}, out=d{name})", [f"d{name}"], f"d{name}")
         elif broadcasts:
             writer.line(f"whole = d{name} if d{name}.shape == dout.shape else full")
             writer.scratch["full"] = None
             writer.write(tree, "whole")
-            writer.line(f"if whole is full: sum_to(xp, full, d{name})")
+            writer.line(f"if whole is full: sum_to(xp, full, d{name}, total)")
         else:
             writer.write(tree, f"d{name}")
         target = "whole" if any(written == "whole" for _, written in writer.steps[start:]) else f"d{name}"

@@ -32,6 +32,27 @@ def narrow(kind: Any) -> Any:
     return np.dtype(np.float32) if kind == np.float16 else kind
 
 
+def total_of(s: Any, kind: Any) -> tuple[tuple[int, ...], Any]:
+    """Scratch for a result that is gathered in type ``kind``: empty if the output itself is of that type."""
+    return (s.out if kind != s.dtype("out") else (0,)), kind
+
+
+def gather(fold: Any, data: Any, axes: tuple[int, ...], out: Any, total: Any) -> Any:
+    """``out`` = fold(data) over the axes, in the type of total and in its memory if out's is another: that is returned.
+
+    NumPy would put a wider sum down in a narrow ``out`` again and again, rounding each time.
+    """
+    place = out if total.dtype == out.dtype else total
+    fold(data, axis=axes, dtype=total.dtype, keepdims=True, out=place.reshape(kept(data.shape, axes)))
+    return place
+
+
+def put(xp: Any, place: Any, out: Any) -> None:
+    """Store what was gathered in other memory than ``out``."""
+    if place is not out:
+        xp.copyto(out, place, casting="unsafe")
+
+
 def axes_of(axis: tuple[int, ...] | None, rank: int, exclude: bool = False) -> tuple[int, ...]:
     """The reduced axes, counted from the front; all of them if none is named."""
     if not axis:
@@ -92,10 +113,13 @@ class _Reduction(Op):
     def infer(self, s: Any) -> None:
         infer_reduced(s, self.axis, self.keepdims, self.exclude, self.some)
 
+    def axes(self, data: Any) -> tuple[int, ...]:
+        """The reduced axes of ``data``."""
+        return axes_of(self.axis, data.ndim, self.exclude)
+
     def over(self, data: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The reduced axes of ``data``, and the result's shape with ones in their places."""
-        axes = axes_of(self.axis, data.ndim, self.exclude)
-        return axes, kept(data.shape, axes)
+        return self.axes(data), kept(data.shape, self.axes(data))
 
 
 _EXAMPLES: tuple[Mapping[str, Any], ...] = (
@@ -110,9 +134,11 @@ class Sum(_Reduction):
 
     examples = _EXAMPLES
 
-    def forward(self, xp: Any, data: Any, out: Any) -> None:
-        axes, shape = self.over(data)
-        xp.sum(data, axis=axes, dtype=narrow(data.dtype), keepdims=True, out=out.reshape(shape))
+    def temps(self, s: Any) -> Scratch:
+        return {"total": total_of(s, narrow(s.dtype("out")))}
+
+    def forward(self, xp: Any, data: Any, out: Any, total: Temp) -> None:
+        put(xp, gather(xp.sum, data, self.axes(data), out, total), out)
 
     def backward(self, xp: Any, dout: Any, ddata: Any) -> None:
         xp.copyto(ddata, dout.reshape(self.over(ddata)[1]))
@@ -125,16 +151,13 @@ class Mean(_Reduction):
     examples = (*_EXAMPLES, {"data": Sample((3, 4), -9, 9, True), "axis": 0})
 
     def temps(self, s: Any) -> Scratch:
-        kind = s.dtype("out")
-        return {"total": (s.out if wide(kind) != kind else (0,), wide(kind))}
+        return {"total": total_of(s, wide(s.dtype("out")))}
 
     def forward(self, xp: Any, data: Any, out: Any, total: Temp) -> None:
-        axes, shape = self.over(data)
-        place = out if total.dtype == out.dtype else total
-        xp.sum(data, axis=axes, dtype=total.dtype, keepdims=True, out=place.reshape(shape))
+        axes = self.axes(data)
+        place = gather(xp.sum, data, axes, out, total)
         xp.divide(place, float(math.prod(data.shape[i] for i in axes)), out=place)
-        if place is total:
-            xp.copyto(out, total, casting="unsafe")
+        put(xp, place, out)
 
     def backward(self, xp: Any, dout: Any, ddata: Any) -> None:
         axes, shape = self.over(ddata)
@@ -179,8 +202,10 @@ class _Product(_Reduction):
     """Base of the products: an element's gradient is the product of all others, also where there are zeros."""
 
     def temps(self, s: Any) -> Scratch:
-        kind = s.dtype("out")
-        return {"mask": (s.data, bool), "rest": (s.out, narrow(kind)), "zeros": (s.out, np.int32)}
+        kind = narrow(s.dtype("out"))
+        return {
+            "mask": (s.data, bool), "rest": (s.out, kind), "zeros": (s.out, np.int32), "total": total_of(s, kind)
+        }  # fmt: skip
 
     def gradient_of(self, xp: Any, dout: Any, data: Any, ddata: Any, mask: Any, rest: Any, zeros: Any) -> None:
         """ddata from ``ddata``, which holds the factors: data, or what stands for it."""
@@ -205,9 +230,8 @@ class Prod(_Product):
 
     examples = tuple({**example, "data": _FACTORS} for example in _EXAMPLES)
 
-    def forward(self, xp: Any, data: Any, out: Any) -> None:
-        axes, shape = self.over(data)
-        xp.prod(data, axis=axes, dtype=narrow(data.dtype), keepdims=True, out=out.reshape(shape))
+    def forward(self, xp: Any, data: Any, out: Any, total: Temp) -> None:
+        put(xp, gather(xp.prod, data, self.axes(data), out, total), out)
 
     def backward(self, xp: Any, dout: Any, data: Any, ddata: Any, mask: Temp, rest: Temp, zeros: Temp) -> None:
         xp.copyto(ddata, data)
@@ -221,14 +245,14 @@ class NanSum(_Reduction):
     examples = _EXAMPLES
 
     def temps(self, s: Any) -> Scratch:
-        return {"plain": (s.data, s.dtype("data")), "hole": (s.data, bool)}
+        kind = s.dtype("data")
+        return {"plain": (s.data, kind), "hole": (s.data, bool), "total": total_of(s, narrow(kind))}
 
-    def forward(self, xp: Any, data: Any, out: Any, plain: Temp, hole: Temp) -> None:
-        axes, shape = self.over(data)
+    def forward(self, xp: Any, data: Any, out: Any, plain: Temp, hole: Temp, total: Temp) -> None:
         xp.isnan(data, out=hole)
         xp.copyto(plain, data)
         xp.copyto(plain, 0, where=hole)
-        xp.sum(plain, axis=axes, dtype=narrow(data.dtype), keepdims=True, out=out.reshape(shape))
+        put(xp, gather(xp.sum, plain, self.axes(data), out, total), out)
 
     def backward(self, xp: Any, dout: Any, data: Any, ddata: Any, hole: Temp) -> None:
         xp.copyto(ddata, dout.reshape(self.over(data)[1]))
@@ -245,12 +269,11 @@ class NanProd(_Product):
     def temps(self, s: Any) -> Scratch:
         return {**super().temps(s), "plain": (s.data, s.dtype("data"))}
 
-    def forward(self, xp: Any, data: Any, out: Any, plain: Temp, mask: Temp) -> None:
-        axes, shape = self.over(data)
+    def forward(self, xp: Any, data: Any, out: Any, plain: Temp, mask: Temp, total: Temp) -> None:
         xp.isnan(data, out=mask)
         xp.copyto(plain, data)
         xp.copyto(plain, 1, where=mask)
-        xp.prod(plain, axis=axes, dtype=narrow(data.dtype), keepdims=True, out=out.reshape(shape))
+        put(xp, gather(xp.prod, plain, self.axes(data), out, total), out)
 
     def backward(self, xp: Any, dout: Any, data: Any, ddata: Any, mask: Temp, rest: Temp, zeros: Temp) -> None:
         xp.isnan(data, out=mask)
@@ -294,7 +317,7 @@ class Norm(Op):
 
     def temps(self, s: Any) -> Scratch:
         kind = np.result_type(wide(s.dtype("data")), s.dtype("out"))
-        return {"terms": (s.data, kind), "total": (s.out if kind != s.dtype("out") else (0,), kind)}
+        return {"terms": (s.data, kind), "total": total_of(s, kind)}
 
     def keeps(self, want: frozenset[str]) -> Iterable[str]:
         return ("dout", "data", "out") if self.ord == 2 else ("dout", "data")
@@ -302,12 +325,10 @@ class Norm(Op):
     def forward(self, xp: Any, data: Any, out: Any, terms: Temp, total: Temp) -> None:
         axes = axes_of(self.axis, data.ndim)
         (xp.square if self.ord == 2 else xp.abs)(data, out=terms, dtype=terms.dtype, casting="unsafe")
-        place = out if total.dtype == out.dtype else total
-        xp.sum(terms, axis=axes, keepdims=True, out=place.reshape(kept(data.shape, axes)))
+        place = gather(xp.sum, terms, axes, out, total)
         if self.ord == 2:
             xp.sqrt(place, out=place)
-        if place is total:
-            xp.copyto(out, total, casting="unsafe")
+        put(xp, place, out)
 
     def backward(self, xp: Any, dout: Any, data: Any, out: Any, ddata: Any) -> None:
         shape = kept(data.shape, axes_of(self.axis, data.ndim))
