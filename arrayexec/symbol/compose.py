@@ -35,8 +35,10 @@ def _place(name: str, source: tuple[str, int] | None) -> str:
 
 def _setting(cls: type[Op], values: Mapping[str, Any], texts: Mapping[str, str], where: str) -> Op:
     """The operator instance for ``values``; the same one for the same texts, since graphs repeat their settings."""
+    if cls.rest:
+        return make_op(cls.form.name, values, where)  # what free attributes mean may change, as Custom's
     key = (cls, tuple(texts.items()))
-    op = None if cls.rest else _SETTINGS.get(key)  # what free attributes mean may change between two calls
+    op = _SETTINGS.get(key)
     if op is None:
         op = make_op(cls.form.name, values, where)
         if len(_SETTINGS) >= _MANY_SETTINGS:

@@ -308,6 +308,14 @@ def test_functions_without_inputs() -> None:
     assert (sym.maximum(2, 3), sym.minimum(2, 3), sym.hypot(3.0, 4.0), sym.power(2, 5)) == (3, 2, 5.0, 32)
 
 
+def test_free_attributes_go_to_the_file_and_back() -> None:
+    net = sym.Custom(data=sym.Variable("x"), op_type="arrayexec.Scale", factor=3, name="c", lr_mult="2")
+    assert net.list_attr() == {"op_type": "arrayexec.Scale", "factor": "3", "__lr_mult__": "2", "lr_mult": "2"}
+    again = sym.load_json(net.tojson())
+    assert again.tojson() == net.tojson()
+    assert again.eval(x=np.ones((1, 2), "float32"))[0].tolist() == [[3.0, 3.0]]
+
+
 def test_several_outputs_are_no_input() -> None:
     parts = sym.SliceChannel(sym.Variable("x"), num_outputs=2, name="s")
     with pytest.raises(errors.CompositionError, match=r"input 0 must be one value, but <Symbol s> has 2 outputs; take one"):
