@@ -181,6 +181,9 @@ class _Table(abc.ABC, Generic[_Value]):
                 raise self.error(self.conflict_text(number, conflict)) from None
             except _Refused as refused:
                 raise self.error(self.refused_text(number, refused)) from None
+            except Exception as error:  # a fault of the rule itself: its own exception, and where it happened
+                error.add_note(f"in the rule of {self.noun}s of {node.where}")
+                raise
             if self.changed_input and not queued[number]:
                 queued[number] = 1
                 queue.append(number)

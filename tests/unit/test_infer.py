@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from arrayexec import errors, sym
+from arrayexec.registry import find_op
 
 
 def perceptron() -> Any:
@@ -110,6 +111,16 @@ def test_conflict_of_two_nodes_names_the_one_that_said_it_first() -> None:
 def test_rank_conflict() -> None:
     with pytest.raises(errors.ShapeError, match=r"\(3 dims instead of 2\)"):
         perceptron().infer_shape(data=(2, 5), fc1_weight=(4, 5, 1))
+
+
+def test_fault_of_a_rule_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(find_op("FullyConnected"), "infer", lambda self, s: 1 // 0)
+    with pytest.raises(ZeroDivisionError) as caught:
+        perceptron().infer_shape(data=(2, 5))
+    assert caught.value.__notes__ == [f"in the rule of shapes of FullyConnected 'fc1' ({here(perceptron, 1)})"]
+    monkeypatch.setattr(find_op("FullyConnected"), "infer", lambda self, s: s.nobody)
+    with pytest.raises(errors.OperatorDefinitionError, match=r"a rule of inference speaks of 'nobody'; there are: .*data, weight, bias, out"):
+        perceptron().infer_shape(data=(2, 5))
 
 
 def test_variable_shape_is_a_default() -> None:
