@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..dims import ANY, UNKNOWN, product, replace
+from ..errors import AttributeValueError
 from ..registry import Op, Sample, register_op
 
 Array = Any
@@ -37,6 +38,12 @@ class FullyConnected(Op):
         {"data": (4, 3, 5), "num_hidden": 2, "flatten": False},
         {"data": (4, 5), "num_hidden": 3, "no_bias": True},
     )
+
+    def __post_init__(self) -> None:
+        if self.num_hidden < 1:
+            raise AttributeValueError(
+                f"FullyConnected: attribute 'num_hidden' must be at least 1, but it is {self.num_hidden}"
+            )
 
     def inputs(self) -> tuple[str, ...]:
         return ("data", "weight") if self.no_bias else ("data", "weight", "bias")

@@ -11,6 +11,7 @@ from ..registry import Op, Sample, Temp, register_op
 from .linalg import wide
 
 Array = Any
+LANES = 1 << 10  # lanes that a row with channels last holds, at most
 BLOCK = 1 << 16  # values of data that one pass takes before the next pass reads them again from the cache
 
 
@@ -80,44 +81,49 @@ class BatchNorm(Op):
                 setattr(t, name, wide(t.data))
 
     def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
-        outer, channels, inner = self._three(s.data)
-        return {"block": ((min(outer, _rows(channels, inner)), channels, inner), s.dtype("mean"))}
+        outer, lanes, inner = self._three(s.data)
+        rows = max(1, BLOCK // max(lanes * inner, 1))
+        return {"block": ((min(outer, rows), lanes, inner), s.dtype("mean"))}
 
     def keeps(self, want: frozenset[str]) -> Iterable[str]:
-        if want == {"beta"} or (self.fix_gamma and "data" not in want):
-            return ()
-        gamma = ("gamma",) if "data" in want and not self.fix_gamma else ()
-        return ("data", "mean", "var", *gamma)
+        slope = ("data" in want and not self.use_global_stats) or ("gamma" in want and not self.fix_gamma)
+        kept = {"data", "mean", "var"} if slope else {"var"} if "data" in want else set()
+        return kept | ({"gamma"} if "data" in want and not self.fix_gamma else set())
 
     def _three(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
-        """Sizes before the channel axis, on it, and after it."""
+        """How the bodies look at data: rows, lanes, places.
+
+        A lane is a channel; with channels last it is that of one position of several, so that inner loops are long.
+        """
         axis = self.axis % len(shape)
-        return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+        outer, channels, inner = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+        if inner > 1 or not 0 < channels <= LANES // 2:
+            return outer, channels, inner
+        several = math.gcd(outer, 1 << (LANES // channels).bit_length() - 1)
+        return outer // several, several * channels, 1
 
     def forward(
         self, xp: Any, is_train: bool, data: Array, gamma: Array, beta: Array,
         moving_mean: Array, moving_var: Array, out: Array, mean: Array, var: Array, block: Temp,
     ) -> None:  # fmt: skip
         shape = self._three(data.shape)
-        x, y = data.reshape(shape), out.reshape(shape)
+        x, y, count = data.reshape(shape), out.reshape(shape), max(data.size // max(len(mean), 1), 1)
         if is_train and not self.use_global_stats:
-            count = max(shape[0] * shape[2], 1)
-            xp.sum(x, axis=(0, 2), dtype=mean.dtype, out=mean)
-            xp.divide(mean, count, out=mean)
-            var.fill(0)
+            xp.divide(_folded(xp.sum(x, axis=(0, 2), dtype=mean.dtype), len(mean)), count, out=mean)
+            squares = xp.zeros((shape[1],), mean.dtype)
             for _, centred in _blocks(xp, x, mean, block):
-                var += xp.einsum("ncl,ncl->c", centred, centred)
-            xp.divide(var, count, out=var)
+                squares += xp.einsum("ncl,ncl->c", centred, centred)
+            xp.divide(_folded(squares, len(mean)), count, out=var)
         else:
             xp.copyto(mean, moving_mean)
             xp.copyto(var, moving_var)
         xp.add(var, self.eps, out=var)
         xp.sqrt(var, out=var)
         xp.reciprocal(var, out=var)
-        scale = (var if self.fix_gamma else var * gamma).reshape(-1, 1)
+        scale, level = _spread(xp, var if self.fix_gamma else var * gamma, x), _spread(xp, beta, x)
         for rows, centred in _blocks(xp, x, mean, block):
             xp.multiply(centred, scale, out=centred)
-            xp.add(centred, beta.reshape(-1, 1), out=y[rows])
+            xp.add(centred, level, out=y[rows])
 
     def update(self, xp: Any, data: Array, moving_mean: Array, moving_var: Array, mean: Array, var: Array) -> None:
         count = data.size // max(len(mean), 1)
@@ -136,28 +142,30 @@ class BatchNorm(Op):
     ) -> None:  # fmt: skip
         shape = self._three(dout.shape)
         arriving, batch = dout.reshape(shape), is_train and not self.use_global_stats
-        total = xp.sum(arriving, axis=(0, 2), dtype=block.dtype)
+        channels = dout.shape[self.axis]
+        total = _folded(xp.sum(arriving, axis=(0, 2), dtype=block.dtype), channels)
         if dbeta is not None:
             xp.copyto(dbeta, total)
         if dgamma is not None and self.fix_gamma:
             dgamma.fill(0)
             dgamma = None
-        slope = xp.zeros_like(total)  # the gradient of gamma
+        slope: Array = None  # the gradient of gamma
         if dgamma is not None or (ddata is not None and batch):
+            products = xp.zeros((shape[1],), block.dtype)
             for rows, centred in _blocks(xp, data.reshape(shape), mean, block):
-                slope += xp.einsum("ncl,ncl->c", centred, arriving[rows])
-            slope *= var
+                products += xp.einsum("ncl,ncl->c", centred, arriving[rows])
+            slope = _folded(products, channels) * var
         if dgamma is not None:
             xp.copyto(dgamma, slope)
         if ddata is None:
             return
         result = ddata.reshape(shape)
-        scale = (var if self.fix_gamma else var * gamma).reshape(-1, 1)
+        scale = _spread(xp, var if self.fix_gamma else var * gamma, arriving)
         if not batch:
             xp.multiply(arriving, scale, out=result)
             return
-        count = max(shape[0] * shape[2], 1)
-        pull, level = (slope * var / -count).reshape(-1, 1), (total / count).reshape(-1, 1)
+        count = max(dout.size // max(channels, 1), 1)
+        pull, level = _spread(xp, slope * var / -count, arriving), _spread(xp, total / count, arriving)
         for rows, centred in _blocks(xp, data.reshape(shape), mean, block):
             xp.multiply(centred, pull, out=centred)
             xp.add(centred, arriving[rows], out=centred)
@@ -165,16 +173,22 @@ class BatchNorm(Op):
             xp.multiply(centred, scale, out=result[rows])
 
 
-def _rows(channels: int, inner: int) -> int:
-    """Rows of (…, channels, inner) that one block takes."""
-    return max(1, BLOCK // max(channels * inner, 1))
+def _folded(lanes: Array, channels: int) -> Array:
+    """Sums of lanes made sums of channels."""
+    return lanes if len(lanes) == channels else lanes.reshape(-1, channels).sum(axis=0)
+
+
+def _spread(xp: Any, values: Array, data: Array) -> Array:
+    """One value a channel as one a lane of ``data`` (rows, lanes, places)."""
+    lanes = data.shape[1]
+    return (values if len(values) == lanes else xp.tile(values, lanes // len(values))).reshape(-1, 1)
 
 
 def _blocks(xp: Any, data: Array, mean: Array, block: Array) -> Iterator[tuple[slice, Array]]:
     """Rows of each block in turn, and ``data - mean`` of these rows, computed into ``block``."""
-    step = len(block)
+    step, level = len(block), _spread(xp, mean, data)
     for start in range(0, len(data), max(step, 1)):
         rows = slice(start, start + step)
         centred = block[: min(step, len(data) - start)]
-        xp.subtract(data[rows], mean.reshape(-1, 1), out=centred)
+        xp.subtract(data[rows], level, out=centred)
         yield rows, centred

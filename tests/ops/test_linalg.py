@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from arrayexec.dims import ANY, UNKNOWN
-from arrayexec.errors import ShapeError
+from arrayexec.errors import AttributeValueError, ShapeError
 from arrayexec.registry import make_op
 from tests.ops.runs import close, run, shapes_of, types_of, uniform
 
@@ -83,6 +83,11 @@ def test_fully_connected_infers_what_follows(given: dict, attributes: dict, want
 def test_fully_connected_refuses_a_weight_that_cannot_be_split_into_rows() -> None:
     with pytest.raises(ShapeError, match=r"data 'data' must have 7 values a row like the weight, a multiple of 2"):
         shapes_of("FullyConnected", {"data": (3, 2, UNKNOWN), "weight": (4, 7)}, num_hidden=4)
+
+
+def test_fully_connected_refuses_no_units() -> None:
+    with pytest.raises(AttributeValueError, match="'num_hidden' must be at least 1, but it is 0"):
+        make_op("FullyConnected", {"num_hidden": 0})
 
 
 DOTS = [

@@ -47,7 +47,8 @@ def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.usefixtures("blocks")
 @pytest.mark.parametrize("fixed", [False, True])
 @pytest.mark.parametrize(
-    ("shape", "axis"), [((6, 3), 1), ((4, 3, 5), 1), ((4, 3, 2, 2), 1), ((3, 2, 2, 4), -1), ((5, 4, 3), 0)]
+    ("shape", "axis"),
+    [((6, 3), 1), ((8, 600), 1), ((4, 3, 5), 1), ((4, 3, 2, 2), 1), ((3, 2, 2, 4), -1), ((5, 4, 3), 0)],
 )
 def test_training_normalises_by_the_batch(shape: tuple, axis: int, fixed: bool) -> None:
     arrays, aux, head = setting(shape, axis)
@@ -156,6 +157,7 @@ def test_it_keeps_what_the_wanted_gradients_need() -> None:
     assert set(op.keeps(frozenset({"gamma"}))) == {"data", "mean", "var"}
     assert set(op.keeps(frozenset({"data"}))) == {"data", "mean", "var", "gamma"}
     assert set(make_op("BatchNorm", {}).keeps(frozenset({"data", "gamma"}))) == {"data", "mean", "var"}
+    assert set(make_op("BatchNorm", {"use_global_stats": True}).keeps(frozenset({"data", "gamma"}))) == {"var"}
 
 
 def test_shapes_follow_both_ways_and_types_too() -> None:
