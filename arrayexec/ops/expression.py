@@ -181,7 +181,7 @@ class _Writer:
         if function == "where":
             self.where(arguments, target)
             return
-        operands, taken = self.operands(arguments, target)
+        operands, taken = self.operands(function, arguments, target)
         if function == "power" and self.constant(arguments[1]):
             self.step(f"power(xp, {operands[0]}, {operands[1]}, {target})", operands, target)
         elif function in _SCRATCH:
@@ -194,16 +194,19 @@ class _Writer:
         for name in taken:
             self.free[name[0]].append(name)
 
-    def operands(self, arguments: Sequence[ast.expr], target: str) -> tuple[list[str], list[str]]:
+    def operands(self, function: str, arguments: Sequence[ast.expr], target: str) -> tuple[list[str], list[str]]:
         """Texts of the arguments, after code that computes them: the largest in ``target``, others in registers."""
         texts = [self.text(argument) for argument in arguments]
+        masks = [text is None and _call(a)[0] in _MASKS for text, a in zip(texts, arguments, strict=True)]
+        # A mask is a number's factor or goes into logic; sums of masks count, so they are of numbers 0 and 1.
+        boolean = function in _LOGICAL or (function == "multiply" and not all(masks))
+        place = "" if function in _SCRATCH else "m" if target[0] == "m" else "t"
         taken: list[str] = []
-        place = target if target[0] == "m" else "t"
         for i in sorted(range(len(texts)), key=lambda i: -sum(1 for _ in ast.walk(arguments[i]))):
             if texts[i] is not None:
                 continue
-            kind = "m" if _call(arguments[i])[0] in _MASKS else "t"
-            if place and kind == place[0]:
+            kind = "m" if masks[i] and boolean else "t"
+            if kind == place:
                 register, place = target, ""
             else:
                 register = self.take(kind)

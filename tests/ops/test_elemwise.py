@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import copy
 import itertools
 import math
 import pickle
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -153,14 +154,29 @@ def test_number_on_the_left(name: str) -> None:
 
 # A formula evaluated by Python, number by number, knows nothing of registers, scratch and overwriting.
 
-PLAIN: dict[str, Any] = {name: getattr(np, name) for name in FUNCTIONS - {"erf", "where"}}
-PLAIN |= {"erf": math.erf, "where": lambda condition, a, b: a if condition else b}
+
+def number(function: Any) -> Callable[..., Any]:
+    """A function of numbers that gives float64, 0 and 1 for false and true."""
+    return lambda *values: np.float64(function(*values))
+
+
+PLAIN: dict[str, Any] = {name: number(getattr(np, name)) for name in FUNCTIONS - {"erf", "where"}}
+PLAIN |= {"erf": number(math.erf), "where": lambda condition, a, b: a if condition else b, "number": np.float64}
 ROWS = [row.name for row in (*elemwise.ROWS.rows(), *broadcast.ROWS.rows())]
 
 
+class Numbers(ast.NodeTransformer):
+    """Comparisons become the numbers 0 and 1."""
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        self.generic_visit(node)
+        return ast.Call(ast.Name("number", ast.Load()), [node], [])
+
+
 def evaluate(tree: ast.expr, names: dict[str, Any]) -> float:
-    program = compile(ast.fix_missing_locations(ast.Expression(tree)), "formula", "eval")
-    return float(eval(program, {"__builtins__": {}, **PLAIN, **names}))
+    """A formula of numbers."""
+    program = ast.fix_missing_locations(ast.Expression(Numbers().visit(copy.deepcopy(tree))))
+    return float(eval(compile(program, "formula", "eval"), {"__builtins__": {}, **PLAIN, **names}))
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -359,6 +375,69 @@ def forgotten() -> Iterator[None]:
 
 def row(forward_text: str, *backward: str, **options: Any) -> type[Pointwise]:
     return compile_row(Row("TestRow", forward_text, backward, **options), __name__)
+
+
+def formula(random: np.random.Generator, names: Sequence[str], depth: int) -> str:
+    """A formula by chance: anything that the language can say and that has a value everywhere."""
+
+    def deeper() -> str:
+        return formula(random, names, depth - 1)
+
+    if depth == 0:
+        return str(random.choice(names))
+    kind = random.integers(8)
+    if kind == 0:
+        return f"{random.choice(['sin', 'abs', 'tanh', 'square', 'erf', 'floor'])}({deeper()})"
+    if kind == 1:
+        return f"where({deeper()} {random.choice(['<', '>=', '!='])} {deeper()}, {deeper()}, {deeper()})"
+    if kind == 2:
+        return f"({deeper()} {random.choice(['<', '>=', '=='])} {deeper()})"
+    if kind == 3:
+        return f"{random.choice(['logical_and', 'logical_or', 'maximum', 'minimum', 'hypot'])}({deeper()}, {deeper()})"
+    if kind == 4:
+        return f"-({deeper()})"
+    if kind == 5:
+        return f"({random.choice(['scalar', '0.5', '2 * scalar'])} {random.choice(['+', '-', '*'])} {deeper()})"
+    return f"({deeper()} {random.choice(['+', '-', '*', '*'])} {deeper()})"
+
+
+@pytest.mark.usefixtures("forgotten")
+@pytest.mark.parametrize("seed", range(80))
+def test_random_formulas(seed: int) -> None:
+    """Written to scratch and read again, a value is still what Python makes of the formula."""
+    random = np.random.default_rng(seed)
+    text = f"sin(lhs) + cos(rhs) * 0 + {formula(random, ('lhs', 'rhs'), 4)}"
+    backward = [f"dout * {formula(random, ('lhs', 'rhs', 'out'), 3)} + dout * 0" for _ in range(2)]
+    cls: Any = row(text, *backward, fields={"scalar": (float, 1.0)}, whole=True)
+    op = cls(scalar=0.75)
+    names = {"lhs": random.normal(size=7), "rhs": random.normal(size=7), "dout": random.normal(size=7)}
+
+    def scratch() -> list[np.ndarray]:
+        return [
+            np.full(7, True) if name[0] == "m" else np.full(7, np.nan) for name in body.parameters if name in body.temps
+        ]
+
+    def wanted(tree: ast.expr) -> list[float]:
+        each = ({key: value[i] for key, value in names.items()} for i in range(7))
+        return [evaluate(tree, {"scalar": 0.75, **values}) for values in each]
+
+    body = cls.form.forward
+    want = wanted(cls.expression.forward)
+    over = cls.inplace.get("out")
+    for shared in (False, True):
+        given = {key: names[key].copy() for key in ("lhs", "rhs")}
+        out = given[over] if shared and over else np.full(7, np.nan)
+        op.forward(np, given["lhs"], given["rhs"], out, *scratch())
+        np.testing.assert_allclose(out, want, 1e-12, 1e-12)
+    names["out"], body = out, cls.form.backward
+    for shared in (False, True):
+        given = {key: value.copy() for key, value in names.items()}
+        found = {"dlhs": np.full(7, np.nan), "drhs": np.full(7, np.nan)}
+        found |= {key: given["dout"] for key, value in cls.inplace.items() if shared and value == "dout"}
+        read = [name for name in body.parameters if name in given]
+        op.backward(np, *(given[name] for name in read), found["dlhs"], found["drhs"], *scratch())
+        for key in ("lhs", "rhs"):
+            np.testing.assert_allclose(found["d" + key], wanted(cls.expression.backward[key]), 1e-12, 1e-12)
 
 
 @pytest.mark.usefixtures("forgotten")
