@@ -52,13 +52,14 @@ class Stream:
         self._key = zlib.crc32(name.encode()) | kind << 32
         self._position = position
 
-    def uniform(self, out: Any, shared: bool = False) -> None:
+    def uniform(self, out: Any, shared: bool = False, start: int = 0) -> None:
         """Fill ``out`` (rows, width(n)), float32 and C-contiguous, with values in [0, 1).
 
-        Row i is that of row ``first_row + i`` of the global batch; with ``shared`` it is row i for everybody.
+        Row i is that of row ``first_row + start + i`` of the global batch; with ``shared`` it is row ``start + i``
+        for everybody. So a large batch can be drawn piece by piece.
         """
         rows, columns = out.shape
-        first = 0 if shared else self._position.first_row
+        first = start if shared else self._position.first_row + start
         counter = [first * (columns // BLOCK), 0, self._position.step, 0]
         generator = np.random.Generator(np.random.Philox(key=[current_seed(), self._key], counter=counter))
         if isinstance(out, np.ndarray):

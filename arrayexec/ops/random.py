@@ -12,6 +12,7 @@ from ..registry import Op, Temp, register_op
 from ..streams import width
 
 Array = Any
+PIECE = 1 << 16  # random numbers that are drawn at a time
 
 
 @register_op
@@ -57,7 +58,8 @@ class Dropout(Op):
         t.mask = "bool"
 
     def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
-        return {"noise": ((s.mask[0], width(math.prod(s.mask[1:]))), "float32")}
+        columns = width(math.prod(s.mask[1:]))
+        return {"noise": ((min(s.mask[0], max(1, PIECE // max(columns, 1))), columns), "float32")}
 
     def is_view(self, train: bool) -> bool:
         return self.p == 0 or not (train or self.mode == "always")
@@ -67,9 +69,13 @@ class Dropout(Op):
             mask.fill(True)
             xp.copyto(out, data)
             return
-        rng.uniform(noise, shared=0 in {axis % data.ndim for axis in self.axes})
-        rows = mask.reshape(len(noise), math.prod(mask.shape[1:]))
-        xp.greater_equal(noise[:, : rows.shape[1]], self.p, out=rows)
+        rows = mask.reshape(len(mask), math.prod(mask.shape[1:]))
+        shared = 0 in {axis % data.ndim for axis in self.axes}
+        for start in range(0, len(rows), max(len(noise), 1)):
+            piece = rows[start : start + len(noise)]
+            drawn = noise[: len(piece)]
+            rng.uniform(drawn, shared, start)
+            xp.greater_equal(drawn[:, : piece.shape[1]], self.p, out=piece)
         self._apply(xp, data, mask, out)
 
     def backward(self, xp: Any, is_train: bool, dout: Array, mask: Array, ddata: Array) -> None:

@@ -10,6 +10,7 @@ import pytest
 from arrayexec import streams
 from arrayexec.dims import UNKNOWN
 from arrayexec.errors import AttributeValueError, ShapeError
+from arrayexec.ops import random
 from arrayexec.registry import make_op
 from tests.ops.runs import run, shapes_of, uniform
 
@@ -39,6 +40,14 @@ def test_a_row_has_its_mask_wherever_it_is_computed() -> None:
     parts = [run("Dropout", {"data": x[a:b]}, first_row=a).out for a, b in ((0, 1), (1, 5), (5, 8))]
     np.testing.assert_array_equal(np.concatenate(parts), whole)
     assert len({row.tobytes() for row in whole}) > 4
+
+
+def test_masks_do_not_depend_on_how_many_numbers_are_drawn_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.ones((8, 13), np.float32)
+    whole = run("Dropout", {"data": x}, first_row=3).out
+    for piece in (1, 48):
+        monkeypatch.setattr(random, "PIECE", piece)
+        np.testing.assert_array_equal(run("Dropout", {"data": x}, first_row=3).out, whole)
 
 
 def test_another_seed_is_another_mask() -> None:
