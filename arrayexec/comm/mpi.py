@@ -16,6 +16,7 @@ import numpy
 
 from .. import context
 from ..errors import BackendUnavailableError, CollectiveError, RendezvousError
+from ..threads import cores, set_blas_threads
 from .base import Array, Communicator, check_summable, host_buffer, to_json
 from .guard import Guard, Operation
 
@@ -152,6 +153,8 @@ class MPICommunicator(Communicator):
         hosts = self.allgather_object(socket.gethostname())
         self.local_rank = hosts[: self.rank].count(hosts[self.rank])
         self.local_size = hosts.count(hosts[self.rank])
+        if self.local_size > 1:  # ranks share the cores: a product with more threads than that waits for itself
+            set_blas_threads(max(1, cores() // self.local_size))
 
     def set_timeout(self, seconds: float) -> None:
         self._timeout = seconds

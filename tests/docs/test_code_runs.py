@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -13,9 +15,11 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_python_blocks_run(page: Path) -> None:
+def test_python_blocks_run(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = page.read_text(encoding="utf-8")
-    namespace: dict[str, object] = {"__name__": "page"}
+    module = types.ModuleType("page_of_the_documents")  # dataclasses look their module up
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    namespace = module.__dict__
     for match in BLOCK.finditer(text):
         line = text.count("\n", 0, match.start()) + 1
         code = compile("\n" * line + match[1], str(page), "exec")
