@@ -41,6 +41,7 @@ FUNCTIONS = _LOGICAL | frozenset(
     "arctan sinh cosh tanh arcsinh arccosh arctanh maximum minimum hypot erf where".split()
 )
 """Functions that a formula may call; all but ``erf`` and ``where`` are ufuncs of NumPy and CuPy under the same name."""
+_INFIX = {"add": " + ", "subtract": " - ", "multiply": " * ", "negative": "-"}  # what Python does as well with numbers
 _SCRATCH = {"erf": 2}  # arrays of scratch that a function needs beside its result
 
 
@@ -165,7 +166,10 @@ class _Writer:
         if not self.constant(node):
             return None
         function, arguments = _call(node)
-        return f"float(np.{function}({', '.join(str(self.text(a)) for a in arguments)}))"
+        texts = [str(self.text(argument)) for argument in arguments]
+        if function in _INFIX:
+            return f"({_INFIX[function].join(texts if len(texts) > 1 else ('', *texts))})"
+        return f"float(np.{function}({', '.join(texts)}))"
 
     def step(self, text: str, reads: Iterable[str], written: str) -> None:
         self.line(text)
