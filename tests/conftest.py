@@ -67,6 +67,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    """Every test starts with the seed that a program starts with, whatever the one before it set."""
+    streams = sys.modules.get("arrayexec.streams")
+    if streams is not None:
+        streams.seed(0)
+
+
 @pytest.fixture(scope="session")
 def root() -> Path:
     """The root of the source tree."""
