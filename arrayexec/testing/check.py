@@ -7,14 +7,14 @@ from typing import Any
 
 from ..errors import ArrayExecError, OperatorContractError
 from ..registry import Op, get_op
-from . import bodies, planned
+from . import bodies, inference, planned
 from .naive import gradient_inputs
 from .trial import Trial
 
 CHECKS = (
     bodies.check_written,
-    bodies.check_partial,
-    bodies.check_refused,
+    inference.check_partial,
+    inference.check_refused,
     bodies.check_wants,
     bodies.check_keeps,
     bodies.check_inplace,
