@@ -284,10 +284,13 @@ def assemble(
         for members in ([n for n in order if n not in inputs], [n for n in order if n in inputs]):
             if members:
                 gradients |= allocate_segment(context, "gradient", {n: specs[n] for n in members})[1]
-    return Executor(
-        Binding(symbol, graph, context, shapes, types, requests, arguments, gradients, aux, arena or Arena(context), pool, pooled,
+    arena = arena or Arena(context)
+    executor = Executor(
+        Binding(symbol, graph, context, shapes, types, requests, arguments, gradients, aux, arena, pool, pooled,
                 rewrites=tuple(rewrites))
     )  # fmt: skip
+    executor.bind_inputs()  # so that the mapping of shared inputs has them from the start
+    return executor
 
 
 def reshaped(executor: Executor, partial_shaping: bool, allow_up_sizing: bool, shapes: Mapping[str, Any]) -> Executor:

@@ -15,7 +15,7 @@ from ..context import Context
 from ..errors import format_shape
 from ..plan.record import Plan, Step
 from ..registry import Op, find_body
-from ..streams import RunPosition, Stream
+from ..streams import Stream
 
 Array = Any
 Call = Callable[[], Any]
@@ -58,7 +58,7 @@ class BoundPlan:
 
     def __init__(
         self, plan: Plan, context: Context, buffer: Array, arguments: Mapping[str, Array], gradients: Mapping[str, Array],
-        aux: Mapping[str, Array], position: RunPosition, names: Sequence[str], states: Mapping[int, Any], tier: str,
+        aux: Mapping[str, Array], streams: Sequence[Stream], states: Mapping[int, Any], tier: str,
         pool: ThreadPoolExecutor | None = None,
     ) -> None:  # fmt: skip
         self.plan = plan
@@ -79,7 +79,7 @@ class BoundPlan:
                 self.arrays.append(None)
         self.outputs = [self.arrays[v] for v in plan.outputs]
         self.head_gradients = [None if v is None else self.arrays[v] for v in plan.head_gradients]
-        self._xp, self._position, self._names, self._states, self._tier = context.xp, position, names, states, tier
+        self._xp, self._streams, self._states, self._tier = context.xp, streams, states, tier
         calls = [self._call(step) for step in plan.steps]
         if os.environ.get("ARRAYEXEC_POISON") == "1":
             self._poison(calls, context, buffer)
@@ -114,7 +114,7 @@ class BoundPlan:
             elif isinstance(binding, tuple):
                 bound.append(tuple(None if b is None else arrays[b] for b in binding))
             elif binding == "rng":
-                bound.append(Stream(self._names[step.node], self._position))
+                bound.append(self._streams[step.node])
             else:
                 bound.append(special[binding] if binding is not None else None)
         return functools.partial(find_body(op, step.kind, self._tier), *bound)

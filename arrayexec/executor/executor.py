@@ -12,7 +12,7 @@ from ..context import Context, copyto
 from ..errors import BindError, NotBoundError, ShapeError, StaleForwardError, UnknownNameError, format_shape, near_miss
 from ..plan import Plan, Rewrite, make_plan, needs_head_gradient
 from ..registry import Known
-from ..streams import RunPosition
+from ..streams import RunPosition, Stream
 from ..symbol.graph import Graph
 from .arena import Arena, InputPool, WriteMark, mark_arrays, note_write
 from .bound import BoundPlan
@@ -80,6 +80,7 @@ class Executor:
         self.step = 0
         self.first_row = 0
         self._position = RunPosition()
+        self._streams = [Stream(n, self._position, t) for n, t in zip(self._names, graph.twins, strict=True)]
         self._plans: dict[str, Plan] = {}
         self._bound: dict[str, BoundPlan] = {}
         self._states: dict[int, Any] = {}
@@ -115,7 +116,7 @@ class Executor:
     @property
     def arg_dict(self) -> dict[str, Array]:
         """Arguments by name, in the symbol's order."""
-        self._bind_inputs()
+        self.bind_inputs()
         return {name: self._arguments[name] for name in self._argument_names}
 
     @property
@@ -173,7 +174,8 @@ class Executor:
         for name in self._binding.pooled:
             self._arguments.pop(name, None)
 
-    def _bind_inputs(self) -> None:
+    def bind_inputs(self) -> None:
+        """Take views of the shared inputs; entries that are too small grow."""
         binding = self._binding
         if binding.pool is None:
             return
@@ -216,7 +218,7 @@ class Executor:
         """The bound plan of a mode; shared memory grows here if it must."""
         plan = self.plan(mode)
         self.arena.reserve(plan.arena_bytes)
-        self._bind_inputs()
+        self.bind_inputs()
         bound = self._bound.get(mode)
         if bound is None:
             if not self._states:
@@ -224,7 +226,7 @@ class Executor:
             binding = self._binding
             bound = self._bound[mode] = BoundPlan(
                 plan, binding.context, self.arena.buffer, self._arguments, binding.gradients,
-                {**binding.aux, **self._aux_copies}, self._position, self._names, self._states, binding.tier, binding.threads,
+                {**binding.aux, **self._aux_copies}, self._streams, self._states, binding.tier, binding.threads,
             )  # fmt: skip
         if self._marks is None:
             self._marks = mark_arrays(list(self._arguments.values()), WriteMark())
@@ -242,7 +244,7 @@ class Executor:
         with self.arena.held_by(self):
             mode = TRAIN if is_train else INFER
             if inputs:
-                self._bind_inputs()
+                self.bind_inputs()
                 self._load(inputs)
             bound = self._bind_plan(mode)
             pool = self._binding.pool

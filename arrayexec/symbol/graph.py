@@ -111,6 +111,12 @@ class Graph:
             self.first.append(len(self.owner))
             signature = node.signature
             self.owner += [number] * (len(signature.outputs) + len(signature.hidden) if signature else 1)
+        seen: dict[str, int] = {}
+        self.twins: list[int] = []
+        """For every node, how many operator nodes of its name stand before it: twins draw random numbers of their own."""
+        for node in self.nodes:
+            self.twins.append(seen.get(node.name, 0))
+            seen[node.name] = self.twins[-1] + (node.op is not None)
         self.inputs: list[tuple[int, ...]] = [tuple(self.entry(e) for e in node.inputs) for node in self.nodes]
         self.heads: list[int] = [self.entry(e) for e in heads]
         auxiliary: dict[int, None] = {}

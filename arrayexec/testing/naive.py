@@ -132,7 +132,7 @@ class NaiveRun:
         scratch = node.op.temps(self.known[number])
         special = {
             "xp": self.xp, "is_train": self.is_train, "comm": None, "state": self.states[number],
-            "rng": Stream(node.name, self.position),
+            "rng": Stream(node.name, self.position, self.graph.twins[number]),
         }  # fmt: skip
 
         def one(kind: str, place: Any) -> Any:

@@ -15,6 +15,7 @@ import numpy
 
 from ..context import Array, Context, asnumpy, context_of, copyto
 from ..errors import AttributeValueError, CheckpointError, ShapeError, near_miss
+from ..executor import note_write
 from .lr_scheduler import LRScheduler
 from .options import registered
 
@@ -358,6 +359,7 @@ class Updater:
         if state is None:
             state = self.states[key] = self._first_state(key, weight)
         self.optimizer.update(key, weight, grad, state, self._scratch)
+        note_write(weight, "the update")
 
     def update_all(self, keys: Iterable[Key], grads: Sequence[Array], weights: Sequence[Array]) -> None:
         """Update several parameters in place."""
