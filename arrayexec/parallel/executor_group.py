@@ -61,9 +61,9 @@ class DataParallelExecutorGroup:
         inputs = [item for item in described.all if item.name in (*self.data_names, *self.label_names)]
         self.train_execs: list[Executor] = [
             bind_exec(
-                sym, self.ctx[i], {item.name: self._part(item, self.slices[i]) for item in inputs}, self.param_names,
-                True, None, self.stores[i].inputs, {item.name: item.dtype for item in inputs}, logger, store=self.stores[i],
-                grad_req=grad_req,
+                sym, self.ctx[i], {item.name: self._part(item, self.slices[i]) for item in inputs},
+                self.param_names, True, None, self.stores[i].inputs, {item.name: item.dtype for item in inputs},
+                logger, store=self.stores[i], grad_req=grad_req,
             )
             for i in self.devices
         ]  # fmt: skip
