@@ -17,10 +17,13 @@ FLOAT32 = np.dtype("float32")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Filled(Op):
-    """Base of _zeros, _ones and _full. A dim of 0 (or no shape at all) is unknown: the users of the value say it."""
+    """Base of _zeros, _ones and _full. A dim of 0 (or no shape at all) is unknown: the users of the value say it.
+
+    They say the type, too, where none is given; float32 if they do not.
+    """
 
     shape: tuple[int, ...] = ()
-    dtype: np.dtype[Any] = FLOAT32
+    dtype: np.dtype[Any] | None = None
     ctx: str = ""
     hints = ("ctx",)
     number: ClassVar[float] = 0
@@ -29,7 +32,8 @@ class _Filled(Op):
         s.out = from_user(self.shape)
 
     def types(self, t: Any) -> None:
-        t.out = self.dtype
+        if self.dtype is not None:
+            t.out = self.dtype
 
     def forward(self, xp: Any, out: Any) -> None:
         out.fill(self.number)

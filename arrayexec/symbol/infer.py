@@ -324,11 +324,18 @@ class _Types(_Table[Any]):
                 self.unify(entry, kind)
 
     def complete(self) -> None:
-        """What no rule says: free inputs (labels, indices) and hidden outputs take the type of the first output."""
+        """What no rule says: free inputs (labels, indices) and hidden outputs take the type of the first output.
+
+        A constant whose users say no type is float32.
+        """
         for number, node in enumerate(self.graph.nodes):
             if node.op is None or node.signature is None:
                 continue
             kind, entries = self.values[self.graph.first[number]], self.graph.values(number)
+            if kind is None and not node.inputs:
+                self.current, kind = number, np.dtype(np.float32)
+                self.unify(self.graph.first[number], kind)
+                self.run()
             bound = {e for a, e in zip(node.signature.arguments, entries, strict=False) if a not in node.op.no_gradient}
             for entry in entries:
                 if kind is not None and self.values[entry] is None and entry not in bound:

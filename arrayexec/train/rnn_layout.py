@@ -43,9 +43,20 @@ def rnn_pieces(
                     start = end
 
 
+def rnn_size(num_input: int, num_hidden: int, num_layers: int, mode: str, bidirectional: bool = False) -> int:
+    """The length of the parameter vector of a fused RNN on ``num_input`` inputs."""
+    rows, upper = _rows_and_upper(num_hidden, num_layers, len(GATES[mode]), 2 if bidirectional else 1)
+    return upper + rows * (num_input + num_hidden + 2)
+
+
+def _rows_and_upper(num_hidden: int, num_layers: int, num_gates: int, num_directions: int) -> tuple[int, int]:
+    """Rows of the first layer's weights over all directions, and the number of values of the layers above."""
+    rows = num_directions * num_gates * num_hidden
+    return rows, (num_layers - 1) * rows * (num_directions * num_hidden + num_hidden + 2)
+
+
 def _num_input(size: int, num_hidden: int, num_layers: int, num_gates: int, num_directions: int) -> int:
-    rows = num_directions * num_gates * num_hidden  # of the first layer, over all directions
-    upper = (num_layers - 1) * rows * (num_directions * num_hidden + num_hidden + 2)
+    rows, upper = _rows_and_upper(num_hidden, num_layers, num_gates, num_directions)
     inputs, rest = divmod(size - upper, rows)
     inputs -= num_hidden + 2
     if rest or inputs < 1:

@@ -10,7 +10,7 @@ import arrayexec as ax
 
 NOT_YET = {
     "ModelHelper", "kv", "kvstore", "mod", "model", "module", "parallelize", "parallelize_bmuf",
-    "parallelize_cpu", "parallelize_gpu", "parallelize_ideep", "rnn",
+    "parallelize_cpu", "parallelize_gpu", "parallelize_ideep",
 }  # fmt: skip
 """Names whose modules later work brings; exactly these."""
 
