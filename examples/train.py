@@ -60,6 +60,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train a small convolutional net on handwritten digits.")
     parser.add_argument("--devices", type=int, default=1, help="replicas of this process, run by threads")
     parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--context", default="cpu", help="cpu or gpu")
     options = parser.parse_args()
 
     comm = ax.comm.init()  # one rank unless started by mpirun
@@ -69,7 +70,7 @@ def main() -> None:
 
     # Every rank draws the same global batches and takes its own rows of them.
     train = ax.io.NDArrayIter(images, labels, BATCH, shuffle=True, num_shards=comm.size, shard_id=comm.rank)
-    devices = [ax.cpu(i) for i in range(options.devices)]
+    devices = [ax.Context(options.context, i) for i in range(options.devices)]
     manager = ax.executor_manager.DataParallelExecutorManager(net, devices, train, comm=comm, drop_pad=True)
 
     # Start values; those of rank 0 go to all ranks and devices.
