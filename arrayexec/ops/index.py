@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..dims import ANY, UNKNOWN, drop, replace
+from ..dims import ANY, UNKNOWN, drop, insert, replace
 from ..errors import AttributeValueError, format_shape
 from ..registry import Op, Sample, Temp, register_op
 from .shape import check_axis
@@ -116,10 +116,12 @@ class pick(Op):
             s.data = replace(s.out, self.axis, UNKNOWN)
         else:
             s.out = drop(s.data, self.axis)
+            s.data = insert(s.out, self.axis, UNKNOWN)
         if s.data is not ANY and len(s.data) == 1 and not self.keepdims:
             s.fail("data", f"must have 2 dims or keepdims=True, but it is {format_shape(s.data)}")
         same_rank = len(s.index) == len(s.data)
         s.index = replace(s.data, self.axis, 1) if same_rank else drop(s.data, self.axis)
+        s.data = (replace if same_rank else insert)(s.index, self.axis, UNKNOWN)
 
     def temps(self, s: Any) -> dict[str, Any]:
         temps = class_temps(*_around(s.data, self.axis))

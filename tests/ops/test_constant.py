@@ -1,0 +1,85 @@
+"""Constants: values, types, and shapes that other nodes complete."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from arrayexec.errors import AttributeValueError, ShapeError
+from arrayexec.registry import make_op
+from arrayexec.symbol.graph import Graph, Node, variable
+from arrayexec.testing import NaiveRun
+from tests.ops.runs import graph_of, run, types_of, uniform
+
+
+@pytest.mark.parametrize(
+    ("operator", "more", "value"), [("_zeros", {}, 0), ("_ones", {}, 1), ("_full", {"value": 2.5}, 2.5)]
+)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+def test_filled(operator: str, more: dict[str, Any], value: float, dtype: str) -> None:
+    found = run(operator, {}, shape=(2, 3), dtype=dtype, ctx="cpu(0)", **more).out
+    np.testing.assert_array_equal(found, np.full((2, 3), value).astype(dtype))
+    assert found.dtype == dtype
+    assert types_of(operator, {}, shape=(2,), **more)["node_output"] == np.float32
+
+
+def added_to(operator: str, data: tuple[int, ...], **attributes: Any) -> Any:
+    """The constant plus zeros of shape ``data``."""
+    constant = Node(make_op(operator, attributes), "constant", {})
+    total = Node(make_op("elemwise_add", {}), "total", {}, [(variable("data"), 0), (constant, 0)])
+    return NaiveRun(Graph([(total, 0)]), {"data": np.zeros(data, np.float32)}).forward()[0]
+
+
+def test_unknown_dims_follow_from_the_users() -> None:
+    np.testing.assert_array_equal(added_to("_ones", (4, 3), shape=(0, 3)), np.ones((4, 3)))
+    np.testing.assert_array_equal(added_to("_full", (4, 3), value=2), np.full((4, 3), 2))
+    with pytest.raises(ShapeError):
+        added_to("_zeros", (4, 3), shape=(0, 2))
+
+
+@pytest.mark.parametrize(
+    ("attributes", "wanted"),
+    [
+        ({"start": 1, "stop": 7, "step": 2}, [1, 3, 5]),
+        ({"start": 2, "stop": 0, "step": -0.5}, [2, 1.5, 1, 0.5]),
+        ({"start": 5}, [0, 1, 2, 3, 4]),
+        ({"start": 0, "stop": 2.5}, [0, 1, 2]),
+        ({"start": 0, "stop": 2, "repeat": 3}, [0, 0, 0, 1, 1, 1]),
+        ({"start": 0, "stop": 3, "dtype": "int32"}, [0, 1, 2]),
+    ],
+)
+def test_arange(attributes: dict[str, Any], wanted: list[float]) -> None:
+    found = run("_arange", {}, **attributes).out
+    np.testing.assert_array_equal(found, wanted)
+    assert found.dtype == attributes.get("dtype", "float32")
+
+
+def test_arange_takes_its_length_from_the_users() -> None:
+    np.testing.assert_array_equal(
+        added_to("_arange", (6,), start=3, step=2, repeat=2, infer_range=True), [3, 3, 5, 5, 7, 7]
+    )
+    with pytest.raises(ShapeError, match="divides by 4"):
+        added_to("_arange", (6,), start=3, repeat=4, infer_range=True)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"start": 3, "stop": 3}, {"start": 0}, {"start": 0, "stop": 3, "step": -1}, {"start": 2, "repeat": 0}]
+)
+def test_arange_of_nothing_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(AttributeValueError, match="_arange must hold something"):
+        graph_of("_arange", **wrong)
+
+
+def test_likes_have_shape_and_type_of_data_and_no_gradient() -> None:
+    for operator, value in (("zeros_like", 0), ("ones_like", 1)):
+        for dtype in (np.float32, np.float64, np.int32):
+            found = run(
+                operator,
+                {"data": np.full((2, 3), np.nan).astype(dtype) if dtype != np.int32 else np.ones((2, 3), dtype)},
+            )
+            np.testing.assert_array_equal(found.out, np.full((2, 3), value))
+            assert found.out.dtype == dtype
+        back = run(operator, {"data": uniform((2, 3))}, [np.ones((2, 3))])
+        assert not back.gradients["data"].any()
