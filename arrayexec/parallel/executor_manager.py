@@ -107,7 +107,7 @@ class DataParallelExecutorManager:
         self._lead = self.stores[next(i for i, load in enumerate(self.work_load_list) if load > 0)]
         for store in self.stores:
             store.grown = self._lead.grown  # one warning for all devices
-        self._groups: dict[Hashable, DataParallelExecutorGroup] = {}
+        self._groups: dict[tuple[Any, Hashable], DataParallelExecutorGroup] = {}
         self.execgrp_bucket: dict[Any, DataParallelExecutorGroup] = {}
         self._monitor: Any = None
         self._kept: dict[str, Array] = {}
@@ -217,7 +217,7 @@ class DataParallelExecutorManager:
     def install_monitor(self, monitor: Any) -> None:
         """Watch every executor of every bucket and device, present and future."""
         self._monitor = monitor
-        for key, group in ((place[0], group) for place, group in self._groups.items()):  # type: ignore[index]
+        for (key, _), group in self._groups.items():
             self._install(group, key)
 
     def _install(self, group: DataParallelExecutorGroup, key: Any) -> None:
@@ -317,18 +317,29 @@ class DataParallelExecutorManager:
         key = _hashable(data_batch.bucket_key) if self.sym_gen is not None else None
         if self._announced is not None and key not in self._announced and key != self._default:
             raise BucketError(f"bucket {key!r} was not announced; announced are {self._announced}")
-        described = self._described.of_batch(data_batch, self._generate(key)[1:])
+        described = self._describe(key, data_batch)
         valid = described.rows - (getattr(data_batch, "pad", None) or 0) if self.drop_pad else described.rows
         self._batch, self.curr_execgrp = None, None
         if valid > 0:
             arrays = data_batch
             if valid < described.rows:
                 arrays = _first_rows(data_batch, described, valid)
-                described = described.cut(valid)
+                described = described.with_rows(valid)
             group = self._group(key, described)
             group.load_data_batch(arrays)
             self.curr_execgrp = group
         self._batch = data_batch
+
+    def _describe(self, key: Any, batch: Any) -> Described:
+        """Descriptions of a batch; its labels, where it has none, as those of the same data with labels."""
+        described = self._described.of_batch(batch, self._generate(key)[1:])
+        if batch.label:
+            return described
+        for (other, _), group in self._groups.items():
+            if other == key and group.described.provide_data == described.provide_data:
+                return group.described
+        labels = self._described.with_rows(described.rows).provide_label if key == self._default else ()
+        return Described(described.provide_data, labels)
 
     def _loaded(self, what: str) -> DataParallelExecutorGroup | None:
         """The current group; None where this rank has no rows of the batch."""

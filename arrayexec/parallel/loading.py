@@ -64,8 +64,8 @@ class Described:
         own = getattr(batch, "provide_label", None)
         return Described(data, _matched("label", batch.label, own, names[1], self.provide_label))
 
-    def cut(self, rows: int) -> Described:
-        """The same inputs with fewer rows."""
+    def with_rows(self, rows: int) -> Described:
+        """The same inputs with another number of rows."""
         data = tuple(_with_rows(desc, rows) for desc in self.provide_data)
         return Described(data, tuple(_with_rows(desc, rows) for desc in self.provide_label))
 

@@ -40,13 +40,14 @@ def convolutional(classes: int = 4, norm: bool = False, dropout: float = 0.0) ->
     return sym.SoftmaxOutput(sym.FullyConnected(net, num_hidden=classes, name="fc2"), name="softmax")
 
 
-def lstm(layers: int, hidden: int, vocabulary: int, embed: int | None = None) -> Callable[[int], Any]:
-    """``sym_gen`` of an unrolled LSTM language model: data and softmax_label (batch, length)."""
+def lstm(layers: int, hidden: int, vocabulary: int, own: tuple[int, ...] = ()) -> Callable[[int], Any]:
+    """``sym_gen`` of an unrolled LSTM language model: data and softmax_label (batch, length).
+
+    Lengths in ``own`` have a layer that no other has.
+    """
 
     def build(length: int) -> Any:
-        data = sym.Embedding(
-            sym.Variable("data"), input_dim=vocabulary, output_dim=embed or hidden, name="embed"
-        )
+        data = sym.Embedding(sym.Variable("data"), input_dim=vocabulary, output_dim=hidden, name="embed")
         steps = list(sym.SliceChannel(data, num_outputs=length, axis=1, squeeze_axis=True, name="steps"))
         shared = [
             {f"{part}_{kind}": sym.Variable(f"l{layer}_{part}_{kind}") for part in ("i2h", "h2h") for kind in ("weight", "bias")}
@@ -72,6 +73,8 @@ def lstm(layers: int, hidden: int, vocabulary: int, embed: int | None = None) ->
                 step = states[layer] = leave * sym.Activation(cells[layer], act_type="tanh")
             outputs.append(step)
         rows = sym.Reshape(sym.Concat(*(sym.expand_dims(o, axis=1) for o in outputs), dim=1), shape=(-1, hidden))
+        if length in own:
+            rows = sym.Activation(sym.FullyConnected(rows, num_hidden=hidden, name=f"own{length}"), act_type="tanh")
         scores = sym.FullyConnected(rows, num_hidden=vocabulary, name="scores")
         return sym.SoftmaxOutput(scores, sym.Reshape(sym.Variable("softmax_label"), shape=(-1,)), name="softmax")
 
@@ -92,7 +95,7 @@ class Described:
 
 def values(symbol: Any, seed: int = 3, scale: float = 0.2, **shapes: tuple[int, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Parameters and auxiliary states for ``symbol``."""
-    arguments, _, states = symbol.infer_shape(**shapes)
+    arguments, _, states = symbol.infer_shape_partial(**shapes)
     rng = np.random.default_rng(seed)
     args = {
         name: rng.normal(0, scale, shape).astype(np.float32)
