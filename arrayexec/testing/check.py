@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..errors import ArrayExecError, OperatorContractError
+from ..errors import ArrayExecError, OperatorContractError, OperatorDefinitionError
 from ..registry import Op, get_op
 from . import bodies, inference, planned
 from .naive import gradient_inputs
@@ -32,11 +32,15 @@ CHECKS = (
 
 
 def check_op(operator: str | type[Op], example: Mapping[str, Any] | None = None, *, derivative: bool = True) -> None:
-    """Check an operator (class or name) against the whole contract, on ``example`` or on all its own examples.
+    """Check a registered operator (class or name) against the whole contract, on ``example`` or on all of its own.
 
-    ``derivative=False`` leaves out the comparison with numeric gradients, for an operator whose gradient is by
-    definition not the derivative of its output. Raises OperatorContractError that lists every fault.
+    An example maps inputs to shapes (or to a ``Sample``: shape and range of values) and attributes to values; inputs
+    that it leaves out follow by inference. ``derivative=False`` leaves out the comparison with numeric gradients, for
+    an operator whose gradient is by definition not the derivative of its output. Raises OperatorContractError that
+    lists every fault, OperatorDefinitionError for a class that is not registered.
     """
+    if isinstance(operator, type) and not hasattr(operator, "form"):
+        raise OperatorDefinitionError(f"check_op: {operator.__name__} is not registered; decorate it with @register_op")
     cls: type[Op] = get_op(operator) if isinstance(operator, str) else operator
     examples = list(cls.examples) if example is None else [example]
     faults = [] if examples else ["has no examples"]

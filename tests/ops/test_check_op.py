@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from arrayexec import registry
-from arrayexec.errors import OperatorContractError
+from arrayexec.errors import OperatorContractError, OperatorDefinitionError
 from arrayexec.registry import Op, Temp, register_op, signature_of
 from arrayexec.testing import check_op
 
@@ -306,3 +306,21 @@ def test_an_example_with_an_unknown_name_is_refused() -> None:
         OperatorContractError, match=r"'dta' is neither an input nor an attribute; did you mean 'data'\?"
     ):
         check_op("Whole", {"dta": (2, 3)})
+
+
+def test_the_whole_text() -> None:
+    class Text(Whole):
+        examples: ClassVar[Any] = ({"data": (2,), "factor": 3.0},)
+
+        def backward(self, xp: Any, dout: Any, ddata: Any) -> None:
+            xp.copyto(ddata, dout)
+
+    first = "operator Text breaks the contract in 1 points\n  (data=(2,), factor=3.0): gradient of data[0] is "
+    assert re.fullmatch(re.escape(first) + r"-?[\d.]+, numerically -?[\d.]+ \(training\)", faults(Text))
+
+
+def test_a_class_that_is_not_registered_is_refused() -> None:
+    with pytest.raises(
+        OperatorDefinitionError, match="check_op: Loose is not registered; decorate it with @register_op"
+    ):
+        check_op(type("Loose", (Op,), {}))
