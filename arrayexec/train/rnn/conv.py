@@ -40,7 +40,8 @@ class _ConvCell(GatedCell):
             "i2h_weight": i2h_weight_initializer, "h2h_weight": h2h_weight_initializer,
             "i2h_bias": i2h_bias_initializer, "h2h_bias": h2h_bias_initializer,
         }  # fmt: skip
-        super().__init__(num_hidden, self._default_prefix if prefix is None else prefix, params, activation, init)
+        prefix = self._default_prefix if prefix is None else prefix
+        GatedCell.__init__(self, num_hidden, prefix, params, activation, init)  # past the plain cell's own
         self._layout = conv_layout
         pad = tuple(d * (k - 1) // 2 for d, k in zip(h2h_dilate, h2h_kernel, strict=True))
         self._maps = {
