@@ -24,7 +24,8 @@ OPTIONAL = {
     "mpi4py": ("comm/mpi.py",),
     "numba": ("kernels/numba/", "kernels/numba.py"),
 }
-ABOVE = ("ops/", "kernels/", "module/", "interop/", "compat/", "testing/", "cli/")  # not counted in the core
+# What one need not read to see how a symbol becomes a step: catalogues and what stands above (docs/design/rooms.md).
+ABOVE = ("ops/", "kernels/", "train/", "module/", "interop/", "compat/", "testing/", "cli/")
 CORE_LINES = 6000
 FILE_LINES = 400
 FILE_BYTES = 24_000
