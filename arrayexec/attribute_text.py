@@ -86,7 +86,12 @@ def _tuple(item: Any, value: Any) -> tuple[Any, ...]:
 def _reader(annotation: Any, where: str) -> tuple[Any, str]:
     """Function that reads a value of the annotated type, and the type in words."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    simple = {bool: (_bool, "a bool"), int: (_int, "a whole number"), float: (_float, "a number"), str: (_str, "a text")}
+    simple = {
+        bool: (_bool, "a bool"),
+        int: (_int, "a whole number"),
+        float: (_float, "a number"),
+        str: (_str, "a text"),
+    }
     if annotation in simple:
         return simple[annotation]
     if annotation is np.dtype or origin is np.dtype:
@@ -106,7 +111,9 @@ def _reader(annotation: Any, where: str) -> tuple[Any, str]:
     if origin in (types.UnionType, typing.Union) and type(None) in arguments and len(arguments) == 2:
         inner, text = _reader(next(a for a in arguments if a is not type(None)), where)
         return (
-            lambda value: None if value is None or (isinstance(value, str) and value.strip() == "None") else inner(value),
+            lambda value: (
+                None if value is None or (isinstance(value, str) and value.strip() == "None") else inner(value)
+            ),
             f"{text} or None",
         )
     raise OperatorDefinitionError(f"{where}: type {annotation} of an attribute is not one of bool int float str Literal "
@@ -133,7 +140,9 @@ class Attribute(NamedTuple):
             options = self.text.removeprefix("one of ").split(", ") if self.text.startswith("one of ") else ()
             close = near_miss(value, options) if isinstance(value, str) and options else ""
             close = close if "did you mean" in close else ""
-            raise AttributeValueError(f"{where}: attribute '{self.name}' must be {self.text}, but it is {shown}{close}") from None
+            raise AttributeValueError(
+                f"{where}: attribute '{self.name}' must be {self.text}, but it is {shown}{close}"
+            ) from None
 
 
 def attributes_of(cls: Any, title: str) -> Mapping[str, Attribute]:

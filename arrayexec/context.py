@@ -51,8 +51,7 @@ class Device:
         """
         if role not in ROLES:
             raise ContextError(
-                f"{self.name}: memory must be asked for by a known role, but it is {role!r}"
-                + near_miss(role, ROLES)
+                f"{self.name}: memory must be asked for by a known role, but it is {role!r}" + near_miss(role, ROLES)
             )
         if self.allocator is not None:
             block = self.allocator(nbytes, role)
@@ -96,8 +95,7 @@ class Device:
         end = offset + math.prod(shape) * kind.itemsize
         if offset < 0 or end > buffer.size:
             raise ContextError(
-                f"{self.name}: {kind} {shape} at byte {offset} needs a buffer of {end} bytes, "
-                f"but it has {buffer.size}"
+                f"{self.name}: {kind} {shape} at byte {offset} needs a buffer of {end} bytes, but it has {buffer.size}"
             )
         return buffer[offset:end].view(kind).reshape(shape)
 
@@ -138,7 +136,7 @@ class _CudaDevice(Device):
                 reason = f"the devices that can be used here are {', '.join(f'gpu({i})' for i in usable)}"
             raise BackendUnavailableError(
                 f"{self.name} cannot be used: {reason}\n"
-                '  needed:  CuPy 14 and an NVIDIA driver that opens the device\n'
+                "  needed:  CuPy 14 and an NVIDIA driver that opens the device\n"
                 '  install: pip install "arrayexec[cuda12]" for a CUDA 12 driver, '
                 'pip install "arrayexec[cuda13]" for CUDA 13\n'
                 "  or run on the processor: arrayexec.cpu()"
@@ -489,4 +487,3 @@ def copyto(dst: Array, src: Any) -> None:
         target.copy(dst, src)
     else:
         target.from_host(source.to_host(src), dst)
-

@@ -305,13 +305,17 @@ def register_op(cls: Any = None, *, name: str | None = None, aliases: Sequence[s
     title = name or cls.__name__
     if forward is None or not forward.parameters or forward.parameters[0] != "xp":
         raise OperatorDefinitionError(f"operator {title}: forward(self, xp, …) is missing or does not begin with xp")
-    cls.form = Form(title, tuple(aliases), attributes_of(cls, title), forward, _body(cls, "backward"), _body(cls, "update"))
+    cls.form = Form(
+        title, tuple(aliases), attributes_of(cls, title), forward, _body(cls, "backward"), _body(cls, "update")
+    )
     _check(cls, cls.form)
     with _LOCK:
         for key in (title, *aliases):
             other = _OPERATORS.get(key)
             if other is not None and (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
-                raise OperatorDefinitionError(f"operator name '{key}' is taken by {other.__module__}.{other.__qualname__}")
+                raise OperatorDefinitionError(
+                    f"operator name '{key}' is taken by {other.__module__}.{other.__qualname__}"
+                )
         for key in (title, *aliases):
             _OPERATORS[key] = cls
     return cls
@@ -370,7 +374,9 @@ def make_op(name: str, attributes: Mapping[str, Any], where: str = "") -> Op:
         values[key] = attribute.parse(value, f"{form.name}{where}")
     missing = [key for key, attribute in form.attributes.items() if attribute.required and key not in values]
     if missing:
-        raise AttributeValueError(f"{form.name}{where} needs the attribute '{missing[0]}' ({form.attributes[missing[0]].text})")
+        raise AttributeValueError(
+            f"{form.name}{where} needs the attribute '{missing[0]}' ({form.attributes[missing[0]].text})"
+        )
     if others:
         values[cls.rest] = tuple(sorted(others))
     return cls(**values)
@@ -390,4 +396,3 @@ def find_body(op: Op, body: str, tier: str) -> Callable[..., None]:
     """The body that ``tier`` runs for ``op``: a registered kernel, else the operator's own, which is the reference."""
     factory = _KERNELS.get((op.form.name, tier))
     return (factory and factory(op, body)) or getattr(op, body)
-

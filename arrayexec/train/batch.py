@@ -71,9 +71,16 @@ class DataBatch:
     """The arrays of one step. The last ``pad`` rows only fill the batch up and do not count."""
 
     def __init__(
-        self, data: Sequence[Array], label: Sequence[Array] | None = None, pad: int | None = None,
-        index: Any = None, bucket_key: Any = None, provide_data: Sequence[DataDesc] | None = None,
-        provide_label: Sequence[DataDesc] | None = None, first_row: int = 0, global_rows: int | None = None,
+        self,
+        data: Sequence[Array],
+        label: Sequence[Array] | None = None,
+        pad: int | None = None,
+        index: Any = None,
+        bucket_key: Any = None,
+        provide_data: Sequence[DataDesc] | None = None,
+        provide_label: Sequence[DataDesc] | None = None,
+        first_row: int = 0,
+        global_rows: int | None = None,
     ) -> None:
         for role, arrays in (("data", data), ("label", label)):
             if arrays is not None and not isinstance(arrays, (list, tuple)):
@@ -184,8 +191,7 @@ class Shard:
             )
         if not 0 <= shard_id < num_shards:
             raise AttributeValueError(
-                f"{who}: with num_shards={num_shards}, shard_id must be in 0..{num_shards - 1}, "
-                f"but it is {shard_id}"
+                f"{who}: with num_shards={num_shards}, shard_id must be in 0..{num_shards - 1}, but it is {shard_id}"
             )
         sizes = split_rows(batch_size, num_shards)
         self.global_size = batch_size

@@ -46,8 +46,7 @@ class Speedometer:
         _, batch, then = self._last
         speed = (param.nbatch - batch) * self.batch_size / max(now - then, 1e-9)
         values = "".join(f"\t{name}={value:f}" for name, value in self._metric_values(param.eval_metric))
-        _LOG.info("Epoch[%d] Batch [%d-%d]\tSpeed: %.2f samples/sec%s", param.epoch, batch, param.nbatch,
-                  speed, values)
+        _LOG.info("Epoch[%d] Batch [%d-%d]\tSpeed: %.2f samples/sec%s", param.epoch, batch, param.nbatch, speed, values)
         self._last = (param.epoch, param.nbatch, now)
 
     def _metric_values(self, metric: EvalMetric | None) -> list[tuple[str, float]]:

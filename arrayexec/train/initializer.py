@@ -281,9 +281,7 @@ class LSTMBias(Initializer):
 
     def _init_weight(self, desc: str, array: Array) -> None:
         if array.ndim != 1 or array.shape[0] % 4:
-            raise ShapeError(
-                f"LSTMBias: {str(desc)!r} must be a vector of four gates, but its shape is {array.shape}"
-            )
+            raise ShapeError(f"LSTMBias: {str(desc)!r} must be a vector of four gates, but its shape is {array.shape}")
         gate = array.shape[0] // 4
         array.fill(0)
         array[gate : 2 * gate] = self.forget_bias
@@ -299,13 +297,22 @@ class FusedRNN(Initializer):
     """
 
     def __init__(
-        self, init: Initializer | str | None, num_hidden: int, num_layers: int, mode: str,
-        bidirectional: bool = False, forget_bias: float = 1.0,
+        self,
+        init: Initializer | str | None,
+        num_hidden: int,
+        num_layers: int,
+        mode: str,
+        bidirectional: bool = False,
+        forget_bias: float = 1.0,
     ) -> None:
         self.init = None if init is None else create(init)
         super().__init__(
-            init=None if self.init is None else self.init.dumps(), num_hidden=num_hidden,
-            num_layers=num_layers, mode=mode, bidirectional=bidirectional, forget_bias=forget_bias,
+            init=None if self.init is None else self.init.dumps(),
+            num_hidden=num_hidden,
+            num_layers=num_layers,
+            mode=mode,
+            bidirectional=bidirectional,
+            forget_bias=forget_bias,
         )
         self.num_hidden = num_hidden
         self.num_layers = num_layers
@@ -383,16 +390,14 @@ class Load(Initializer):
         if value is None:
             if self.default_init is None:
                 raise UnknownNameError(
-                    f"Load: there must be a value or a default for {str(desc)!r}"
-                    + near_miss(desc, self.param)
+                    f"Load: there must be a value or a default for {str(desc)!r}" + near_miss(desc, self.param)
                 )
             self.default_init(desc, array)
             self._log(desc, "the default")
             return
         if value.shape != array.shape:
             raise ShapeError(
-                f"Load: the value of {str(desc)!r} must have the shape {array.shape}, "
-                f"but it has {value.shape}"
+                f"Load: the value of {str(desc)!r} must have the shape {array.shape}, but it has {value.shape}"
             )
         copyto(array, value)
         self._log(desc, "the values given")

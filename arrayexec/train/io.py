@@ -21,8 +21,15 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 __all__ = [
-    "DataDesc", "DataBatch", "DataIter", "NDArrayIter", "ArrayIter", "ResizeIter", "PrefetchingIter",
-    "BucketSentenceIter", "split_rows",
+    "DataDesc",
+    "DataBatch",
+    "DataIter",
+    "NDArrayIter",
+    "ArrayIter",
+    "ResizeIter",
+    "PrefetchingIter",
+    "BucketSentenceIter",
+    "split_rows",
 ]
 
 
@@ -39,9 +46,16 @@ class NDArrayIter(DataIter):
     """
 
     def __init__(
-        self, data: Any, label: Any = None, batch_size: int = 1, shuffle: bool = False,
-        last_batch_handle: str = "pad", data_name: str = "data", label_name: str = "softmax_label",
-        num_shards: int = 1, shard_id: int = 0,
+        self,
+        data: Any,
+        label: Any = None,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        last_batch_handle: str = "pad",
+        data_name: str = "data",
+        label_name: str = "softmax_label",
+        num_shards: int = 1,
+        shard_id: int = 0,
     ) -> None:
         who = type(self).__name__
         self.data = _named_arrays(who, data, data_name)
@@ -52,9 +66,7 @@ class NDArrayIter(DataIter):
         self.shard = Shard(who, batch_size, num_shards, shard_id)
         super().__init__(self.shard.size)
         self.shuffle = shuffle
-        self.last_batch_handle = one_of(
-            who, "last_batch_handle", last_batch_handle, ("pad", "discard", "roll_over")
-        )
+        self.last_batch_handle = one_of(who, "last_batch_handle", last_batch_handle, ("pad", "discard", "roll_over"))
         self.epoch = 0
         self.hard_reset()
 
@@ -102,8 +114,13 @@ class NDArrayIter(DataIter):
         if not self.iter_next():
             raise StopIteration
         return DataBatch(
-            self.getdata(), self.getlabel(), self.getpad(), self.getindex(), provide_data=self.provide_data,
-            provide_label=self.provide_label, first_row=self.shard.first,
+            self.getdata(),
+            self.getlabel(),
+            self.getpad(),
+            self.getindex(),
+            provide_data=self.provide_data,
+            provide_label=self.provide_label,
+            first_row=self.shard.first,
             global_rows=self.shard.global_size - self._global_pad(),
         )
 
@@ -162,8 +179,7 @@ def _named_arrays(who: str, source: Any, default_name: str) -> list[tuple[str, n
         array = asnumpy(value)
         if array.dtype.kind not in "biuf" or array.ndim == 0:
             raise ShapeError(
-                f"{who}: {name!r} must be an array of numbers with rows, "
-                f"but it is {array.dtype} {array.shape}"
+                f"{who}: {name!r} must be an array of numbers with rows, but it is {array.dtype} {array.shape}"
             )
         if array.dtype in (numpy.float64, numpy.int64):
             array = array.astype(numpy.float32)
@@ -317,8 +333,14 @@ class PrefetchingIter(_Wrapper):
         first = batches[0]
         return DataBatch(
             [array for batch in batches for array in batch.data],
-            [array for batch in batches for array in batch.label or ()], first.pad, first.index,
-            first.bucket_key, self.provide_data, self.provide_label, first.first_row, first.global_rows,
+            [array for batch in batches for array in batch.label or ()],
+            first.pad,
+            first.index,
+            first.bucket_key,
+            self.provide_data,
+            self.provide_label,
+            first.first_row,
+            first.global_rows,
         )
 
 
@@ -339,9 +361,7 @@ def _next_on_thread(iterator: DataIter) -> Future[DataBatch | None]:
     return drawn
 
 
-def _renamed(
-    described: list[list[DataDesc]], names: Sequence[Mapping[str, str]] | None, option: str
-) -> list[DataDesc]:
+def _renamed(described: list[list[DataDesc]], names: Sequence[Mapping[str, str]] | None, option: str) -> list[DataDesc]:
     if names is None:
         return [desc for descs in described for desc in descs]
     if len(names) != len(described):
@@ -357,7 +377,5 @@ def _renamed(
                     f"PrefetchingIter: {option} must name inputs of its iterator, but names {name!r}"
                     + near_miss(name, known)
                 )
-        renamed += [
-            DataDesc(mapping.get(desc.name, desc.name), desc.shape, desc.dtype, desc.layout) for desc in descs
-        ]
+        renamed += [DataDesc(mapping.get(desc.name, desc.name), desc.shape, desc.dtype, desc.layout) for desc in descs]
     return renamed

@@ -21,7 +21,10 @@ class LRScheduler:
     """
 
     def __init__(
-        self, base_lr: float | None = None, warmup_steps: int = 0, warmup_begin_lr: float = 0.0,
+        self,
+        base_lr: float | None = None,
+        warmup_steps: int = 0,
+        warmup_begin_lr: float = 0.0,
         warmup_mode: str = "linear",
     ) -> None:
         self.base_lr_given = base_lr is not None
@@ -52,7 +55,11 @@ class FactorScheduler(LRScheduler):
     """Multiplied by ``factor`` after every ``step`` updates, but never below ``stop_factor_lr``."""
 
     def __init__(
-        self, step: int, factor: float = 1.0, stop_factor_lr: float = 1e-8, base_lr: float | None = None,
+        self,
+        step: int,
+        factor: float = 1.0,
+        stop_factor_lr: float = 1e-8,
+        base_lr: float | None = None,
         **warmup: Any,
     ) -> None:
         super().__init__(base_lr, **warmup)
@@ -71,14 +78,10 @@ class FactorScheduler(LRScheduler):
 class MultiFactorScheduler(LRScheduler):
     """Multiplied by ``factor`` after each of the updates listed in ``step`` (rising)."""
 
-    def __init__(
-        self, step: Sequence[int], factor: float = 1.0, base_lr: float | None = None, **warmup: Any
-    ) -> None:
+    def __init__(self, step: Sequence[int], factor: float = 1.0, base_lr: float | None = None, **warmup: Any) -> None:
         super().__init__(base_lr, **warmup)
         if not isinstance(step, (list, tuple)) or not step:
-            raise AttributeValueError(
-                f"MultiFactorScheduler: step must be a list of updates, but it is {step!r}"
-            )
+            raise AttributeValueError(f"MultiFactorScheduler: step must be a list of updates, but it is {step!r}")
         self.step = [_counted(self, "step", one, 1) for one in step]
         if any(a >= b for a, b in zip(self.step, self.step[1:], strict=False)):
             raise AttributeValueError(f"MultiFactorScheduler: step must rise, but it is {list(step)}")
@@ -92,9 +95,7 @@ class MultiFactorScheduler(LRScheduler):
 class _Decay(LRScheduler):
     """From ``base_lr`` at the end of the warm-up to ``final_lr`` at update ``max_update``, by `shape`."""
 
-    def __init__(
-        self, max_update: int, base_lr: float | None = None, final_lr: float = 0.0, **warmup: Any
-    ) -> None:
+    def __init__(self, max_update: int, base_lr: float | None = None, final_lr: float = 0.0, **warmup: Any) -> None:
         super().__init__(base_lr, **warmup)
         self.max_update = _counted(self, "max_update", max_update, self.warmup_steps + 1)
         self.final_lr = final_lr
@@ -113,7 +114,11 @@ class PolyScheduler(_Decay):
     """``(1 − t)^pwr``: falls from ``base_lr`` to ``final_lr`` at update ``max_update``."""
 
     def __init__(
-        self, max_update: int, base_lr: float | None = None, pwr: float = 2, final_lr: float = 0.0,
+        self,
+        max_update: int,
+        base_lr: float | None = None,
+        pwr: float = 2,
+        final_lr: float = 0.0,
         **warmup: Any,
     ) -> None:
         super().__init__(max_update, base_lr, final_lr, **warmup)

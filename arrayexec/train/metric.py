@@ -20,9 +20,24 @@ from .metric_base import CompositeEvalMetric, CustomMetric, EvalMetric, Host, cr
 from .options import one_of
 
 __all__ = [
-    "create", "register", "EvalMetric", "CompositeEvalMetric", "CustomMetric", "np",
-    "Accuracy", "TopKAccuracy", "F1", "MCC", "Perplexity", "MAE", "MSE", "RMSE",
-    "CrossEntropy", "NegativeLogLikelihood", "PearsonCorrelation", "Loss",
+    "create",
+    "register",
+    "EvalMetric",
+    "CompositeEvalMetric",
+    "CustomMetric",
+    "np",
+    "Accuracy",
+    "TopKAccuracy",
+    "F1",
+    "MCC",
+    "Perplexity",
+    "MAE",
+    "MSE",
+    "RMSE",
+    "CrossEntropy",
+    "NegativeLogLikelihood",
+    "PearsonCorrelation",
+    "Loss",
 ]
 
 
@@ -55,9 +70,7 @@ class TopKAccuracy(EvalMetric):
 
     def __init__(self, top_k: int = 1, name: str = "top_k_accuracy", **names: Any) -> None:
         if top_k < 2:
-            raise AttributeValueError(
-                f"TopKAccuracy: top_k must be at least 2 (Accuracy is 1), but it is {top_k}"
-            )
+            raise AttributeValueError(f"TopKAccuracy: top_k must be at least 2 (Accuracy is 1), but it is {top_k}")
         super().__init__(f"{name}_{top_k}", **names, top_k=top_k)
         self.top_k = top_k
 
@@ -168,9 +181,7 @@ class Perplexity(EvalMetric):
 
     default_name = "perplexity"
 
-    def __init__(
-        self, ignore_label: int | None = None, axis: int = -1, name: str | None = None, **names: Any
-    ) -> None:
+    def __init__(self, ignore_label: int | None = None, axis: int = -1, name: str | None = None, **names: Any) -> None:
         super().__init__(name, **names, ignore_label=ignore_label, axis=axis)
         self.ignore_label = ignore_label
         self.axis = axis

@@ -52,8 +52,11 @@ class EvalMetric:
     default_name: ClassVar[str] = "metric"
 
     def __init__(
-        self, name: str | None = None, output_names: Sequence[str] | None = None,
-        label_names: Sequence[str] | None = None, **config: Any,
+        self,
+        name: str | None = None,
+        output_names: Sequence[str] | None = None,
+        label_names: Sequence[str] | None = None,
+        **config: Any,
     ) -> None:
         self.name = name or self.default_name
         self.output_names = output_names
@@ -77,9 +80,7 @@ class EvalMetric:
 
         Raises UnknownNameError for a name that is not there.
         """
-        self.update(
-            self._picked(label, self.label_names, "label"), self._picked(pred, self.output_names, "output")
-        )
+        self.update(self._picked(label, self.label_names, "label"), self._picked(pred, self.output_names, "output"))
 
     def _picked(self, arrays: Mapping[str, Array], names: Sequence[str] | None, role: str) -> list[Array]:
         for name in names or ():
@@ -214,11 +215,7 @@ class CompositeEvalMetric(EvalMetric):
     def get_name_value(self, state: Host | None = None) -> list[tuple[str, float]]:
         """``[(name, value), …]`` of all metrics."""
         parts = self._parts(self.state() if state is None else state)
-        return [
-            pair
-            for metric, part in zip(self.metrics, parts, strict=True)
-            for pair in metric.get_name_value(part)
-        ]
+        return [pair for metric, part in zip(self.metrics, parts, strict=True) for pair in metric.get_name_value(part)]
 
     def _parts(self, state: Host) -> list[Host]:
         ends = numpy.cumsum([metric.state().size for metric in self.metrics])
@@ -233,7 +230,10 @@ class CustomMetric(EvalMetric):
     """
 
     def __init__(
-        self, feval: Callable[[Host, Host], Any], name: str | None = None, allow_extra_outputs: bool = False,
+        self,
+        feval: Callable[[Host, Host], Any],
+        name: str | None = None,
+        allow_extra_outputs: bool = False,
         **names: Any,
     ) -> None:
         if name is None:

@@ -34,8 +34,12 @@ class Monitor:
     """
 
     def __init__(
-        self, interval: int, stat_func: Callable[[numpy.ndarray[Any, Any]], Any] | None = None,
-        pattern: str = ".*", sort: bool = False, monitor_all: bool = False,
+        self,
+        interval: int,
+        stat_func: Callable[[numpy.ndarray[Any, Any]], Any] | None = None,
+        pattern: str = ".*",
+        sort: bool = False,
+        monitor_all: bool = False,
     ) -> None:
         if interval < 1:
             raise AttributeValueError(f"Monitor: interval must be at least 1, but it is {interval}")

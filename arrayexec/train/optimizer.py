@@ -85,10 +85,17 @@ class Optimizer:
     default_lr: ClassVar[float] = 0.01
 
     def __init__(
-        self, rescale_grad: float = 1.0, param_idx2name: Mapping[int, str] | None = None, wd: float = 0.0,
-        clip_gradient: float | None = None, learning_rate: float | None = None,
-        lr_scheduler: LRScheduler | None = None, sym: Any = None, begin_num_update: int = 0,
-        multi_precision: bool = False, param_dict: Mapping[Key, Any] | None = None,
+        self,
+        rescale_grad: float = 1.0,
+        param_idx2name: Mapping[int, str] | None = None,
+        wd: float = 0.0,
+        clip_gradient: float | None = None,
+        learning_rate: float | None = None,
+        lr_scheduler: LRScheduler | None = None,
+        sym: Any = None,
+        begin_num_update: int = 0,
+        multi_precision: bool = False,
+        param_dict: Mapping[Key, Any] | None = None,
     ) -> None:
         self.rescale_grad = rescale_grad
         self.lr = self.default_lr if learning_rate is None else learning_rate
@@ -134,9 +141,7 @@ class Optimizer:
             copyto(state["master"], weight)
         return state
 
-    def update(
-        self, key: Key, weight: Array, grad: Array, state: State, scratch: Scratch | None = None
-    ) -> None:
+    def update(self, key: Key, weight: Array, grad: Array, state: State, scratch: Scratch | None = None) -> None:
         """Change a parameter and its state in place.
 
         Raises ShapeError where parameter and gradient differ.
@@ -160,7 +165,12 @@ class Optimizer:
                 self._in_pieces(context, weight, grad, state, scratch, factors)
 
     def _in_pieces(
-        self, context: Context, weight: Array, grad: Array, state: State, scratch: Scratch,
+        self,
+        context: Context,
+        weight: Array,
+        grad: Array,
+        state: State,
+        scratch: Scratch,
         factors: dict[str, float],
     ) -> None:
         xp = context.xp
@@ -309,8 +319,12 @@ class Adam(Optimizer):
     default_lr = 0.001
 
     def __init__(
-        self, learning_rate: float | None = None, beta1: float = 0.9, beta2: float = 0.999,
-        epsilon: float = 1e-8, **options: Any,
+        self,
+        learning_rate: float | None = None,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        **options: Any,
     ) -> None:
         super().__init__(learning_rate=learning_rate, **options)
         self.beta1 = beta1
@@ -388,13 +402,10 @@ class Updater:
         mine = type(self.optimizer).__name__.lower()
         missing = [name for name in ("optimizer", "num_update", "counts", "states") if name not in saved]
         if missing:
-            raise CheckpointError(
-                f"updater: the saved states must have {missing[0]!r}, but have {list(saved)}"
-            )
+            raise CheckpointError(f"updater: the saved states must have {missing[0]!r}, but have {list(saved)}")
         if saved["optimizer"] != mine:
             raise CheckpointError(
-                f"updater: the saved states must be of the optimizer {mine!r}, "
-                f"but are of {saved['optimizer']!r}"
+                f"updater: the saved states must be of the optimizer {mine!r}, but are of {saved['optimizer']!r}"
             )
         self.optimizer.num_update = saved["num_update"]
         self.optimizer.update_counts = dict(saved["counts"])
