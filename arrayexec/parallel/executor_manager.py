@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..comm import Communicator
+from ..comm import Communicator, GradientBuckets
 from ..context import Context, asnumpy, copyto
 from ..errors import (
     ArgumentError,
@@ -28,7 +28,7 @@ from ..errors import (
 from ..executor import note_write
 from .binding import DeviceStore, _bind_exec, _check_arguments, bind_exec, check_arguments
 from .executor_group import DataParallelExecutorGroup
-from .gradient_sync import GradientSync, Layout, describe_nodes
+from .gradient_sync import Layout, describe_nodes
 from .loading import (
     Described,
     _load_data,
@@ -122,7 +122,7 @@ class DataParallelExecutorManager:
 
     def _agree(
         self, comm: Communicator, train_data: Any, keys: Sequence[Any] | None, max_in_flight: int
-    ) -> GradientSync:
+    ) -> GradientBuckets:
         """Make all ranks agree on the model, all its buckets and the options; lay out what all buckets need."""
         layout = Layout(self.symbol, self._described, self._inputs)
         graphs = {self._default: self.symbol}
@@ -146,7 +146,7 @@ class DataParallelExecutorManager:
         for key, graph in graphs.items():
             description |= describe_nodes(key, graph)
         comm.agree(description, "the model and its training")
-        return GradientSync(comm, layout, self._lead, max_in_flight)
+        return layout.connect(comm, self._lead, max_in_flight)
 
     # --- buckets -----------------------------------------------------------------------------------------------
 
@@ -168,6 +168,7 @@ class DataParallelExecutorManager:
             parameters = [name for name in arguments if name not in inputs]
             self._check_values(key, (*parameters, *symbol.list_auxiliary_states()))
             slices = split_input_slice(described.rows, self.work_load_list, short=True)
+            before = [store.parameters.keys() | store.aux.keys() for store in self.stores]
             group = DataParallelExecutorGroup(
                 symbol,
                 arguments,
@@ -179,7 +180,7 @@ class DataParallelExecutorManager:
                 stores=self.stores,
                 logger=self.logger,
             )
-            self._fill(group)
+            self._fill(group, before)
             self._groups[place] = group
             self.execgrp_bucket.setdefault(key, group)
             if self._monitor is not None:
@@ -198,14 +199,18 @@ class DataParallelExecutorManager:
                 "the other buckets"
             )
 
-    def _fill(self, group: DataParallelExecutorGroup) -> None:
-        """Give parameters that a bucket brings the values that ``set_params`` has kept for them."""
-        for name in (*group.param_names, *group.aux_names):
-            if name in self._kept:
-                value = self._kept.pop(name)
-                for array in (*self._everywhere(name, "parameters"), *self._everywhere(name, "aux")):
-                    _check_shape(name, array, value)
-                    copyto(array, value)
+    def _fill(self, group: DataParallelExecutorGroup, before: Sequence[set[str]]) -> None:
+        """Give what a bucket brings its value: that which ``set_params`` has kept, or the leading device's."""
+        for kind, names in (("parameters", group.param_names), ("aux", group.aux_names)):
+            for name in names:
+                first = getattr(self._lead, kind)[name]
+                if name in self._kept:
+                    _check_shape(name, first, self._kept[name])
+                    copyto(first, self._kept.pop(name))
+                for store, had in zip(self.stores, before, strict=True):
+                    mine = getattr(store, kind)
+                    if store is not self._lead and name in mine and name not in had:
+                        copyto(mine[name], first)
 
     # --- parameters --------------------------------------------------------------------------------------------
 
@@ -374,11 +379,14 @@ class DataParallelExecutorManager:
             self._used = {}
         self._used |= dict.fromkeys(group.trained_names if group is not None else ())
         sync = None if adds else self._sync
-        if sync is not None:
-            sync.expect(self._used)
+
+        def ready(name: str) -> None:
+            if sync is not None and name in self._used:
+                sync.ready(name)
+
         if group is not None:
             early = sync is not None and len(group.train_execs) == 1
-            group.backward(out_grads, sync.ready if early and sync is not None else None)
+            group.backward(out_grads, ready if early else None)
         self._summed = False
         if sync is not None:
             self._sum()
@@ -400,8 +408,7 @@ class DataParallelExecutorManager:
                     with context.device.enter():
                         context.xp.add(total, copy, out=total)
         if self._sync is not None:
-            self._sync.expect(self._used)
-            self._used = dict.fromkeys(self._sync.finish())
+            self._used = dict.fromkeys(self._sync.finish(self._used))
         self._summed = True
 
     def update(self, updater: Any) -> None:

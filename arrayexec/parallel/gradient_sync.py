@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 
 from ..comm import Communicator, GradientBuckets
-from ..comm.base import Request
 from ..dims import from_user, known
 from ..errors import BucketError
 from ..executor import allocate_segment, inferred
 from ..plan import make_plan
 from ..symbol.graph import Graph
 from ..symbol.infer import infer_shapes, infer_types
-from .binding import DeviceStore
+from .binding import DeviceStore, ignored_parameters
 from .loading import Described, batch_axis
 
 Spec = tuple[tuple[int, ...], Any]
@@ -42,6 +41,7 @@ class Layout:
         wants = dict.fromkeys(found, "write")
         order = make_plan(graph, shapes, types, wants, is_train=True).gradient_order()
         self.parameters = {name: found[name] for name in (*order, *found)}
+        self._ignored = ignored_parameters(symbol)
 
     def _specs(self, graph: Graph, shapes: Any, types: Any) -> tuple[Specs, Specs]:
         """What a graph has beside its inputs: parameters, auxiliary states."""
@@ -72,6 +72,8 @@ class Layout:
             shapes = infer_shapes(graph, {n: s for n, s in given.items() if n in names}, "bind")
             types = infer_types(graph, {n: k for n, k in kinds.items() if n in names}, "bind", np.float32)
             parameters, aux = self._specs(graph, shapes, types)
+            self._ignored -= parameters.keys() - ignored_parameters(symbol)
+            self._ignored |= ignored_parameters(symbol) - held.keys()
             for name, (shape, _) in (*parameters.items(), *aux.items()):
                 if not known(shape):
                     raise BucketError(
@@ -89,12 +91,20 @@ class Layout:
             for item in self._described.all
         }
 
-    def allocate(self, store: DeviceStore) -> Any:
-        """Lay everything out in flat segments of ``store``; the block of the gradients."""
+    def connect(self, comm: Communicator, store: DeviceStore, max_in_flight: int) -> GradientBuckets:
+        """Lay everything out in flat segments of ``store``; the gradient buckets of what is trained; collective."""
         store.parameters = allocate_segment(store.context, "parameter", self.parameters)[1]
         store.aux = allocate_segment(store.context, "aux", self.aux)[1]
-        block, store.gradients = allocate_segment(store.context, "gradient", self.parameters)
-        return block
+        trained = {name: spec for name, spec in self.parameters.items() if name not in self._ignored}
+        rest = {name: spec for name, spec in self.parameters.items() if name in self._ignored}
+        block, gradients = allocate_segment(store.context, "gradient", trained)
+        store.gradients = {**gradients, **allocate_segment(store.context, "gradient", rest)[1]}
+        kinds = {np.dtype(kind) for _, kind in trained.values()}
+        segments = []
+        if len(kinds) == 1 and isinstance(block, np.ndarray):
+            kind = kinds.pop()
+            segments = [block[: block.size // kind.itemsize * kind.itemsize].view(kind)]
+        return GradientBuckets(comm, gradients, segments, max_in_flight)
 
     def description(self) -> dict[str, object]:
         """What ranks must agree on."""
@@ -113,52 +123,3 @@ def describe_nodes(key: Any, symbol: Any) -> dict[str, object]:
         for node in Graph(symbol.heads).nodes
         if node.op is not None
     }
-
-
-class GradientSync:
-    """Sums gradients over ranks. Every gradient bucket is sent in every step, in one order.
-
-    A parameter that no rank has used contributes zeros and is left out of the update.
-    """
-
-    def __init__(self, comm: Communicator, layout: Layout, store: DeviceStore, max_in_flight: int = 16) -> None:
-        self._comm, self._order = comm, dict(layout.parameters)
-        block = layout.allocate(store)
-        kinds = {np.dtype(kind) for _, kind in layout.parameters.values()}
-        segments = []
-        if len(kinds) == 1 and isinstance(block, np.ndarray):
-            kind = kinds.pop()
-            segments = [block[: block.size // kind.itemsize * kind.itemsize].view(kind)]
-        self._buckets = GradientBuckets(comm, store.gradients, segments, max_in_flight)
-        self._flags = np.zeros(len(self._order), np.float32)
-        self._request: Request | None = None
-        self._used: set[str] = set()
-
-    @property
-    def events(self) -> list[tuple[float, str, int]]:
-        """(time, start or done, gradient bucket) of the last step."""
-        return self._buckets.events
-
-    def expect(self, used: Iterable[str]) -> None:
-        """Name the parameters that this rank uses in this step."""
-        self._used = set(used)
-
-    def ready(self, name: str) -> None:
-        """The gradient of ``name`` is written; full gradient buckets start on their way."""
-        self._start()
-        if name in self._order:
-            self._buckets.ready(name)
-
-    def finish(self) -> list[str]:
-        """Wait until all gradients are sums over the ranks; the parameters that some rank has used."""
-        request = self._start()
-        self._buckets.finish(self._used)
-        request.wait()
-        self._request = None
-        return [name for name, count in zip(self._order, self._flags, strict=True) if count]
-
-    def _start(self) -> Request:
-        if self._request is None:
-            self._flags[:] = [name in self._used for name in self._order]
-            self._request = self._comm.start_allreduce(self._flags, "the parameters in use")
-        return self._request

@@ -57,14 +57,14 @@ def lstm(layers: int, hidden: int, vocabulary: int, own: tuple[int, ...] = ()) -
         states: list[Any] = [None] * layers
         outputs = []
         for t, step in enumerate(steps):
-            for layer, own in enumerate(shared):
+            for layer, weights in enumerate(shared):
                 name = f"l{layer}_t{t}"
                 gates = sym.FullyConnected(
-                    step, own["i2h_weight"], own["i2h_bias"], num_hidden=4 * hidden, name=f"{name}_i2h"
+                    step, weights["i2h_weight"], weights["i2h_bias"], num_hidden=4 * hidden, name=f"{name}_i2h"
                 )
                 if t:
                     gates = gates + sym.FullyConnected(
-                        states[layer], own["h2h_weight"], own["h2h_bias"], num_hidden=4 * hidden, name=f"{name}_h2h"
+                        states[layer], weights["h2h_weight"], weights["h2h_bias"], num_hidden=4 * hidden, name=f"{name}_h2h"
                     )
                 parts = sym.SliceChannel(gates, num_outputs=4, axis=1, name=f"{name}_slice")
                 enter, forget, leave = (sym.Activation(parts[i], act_type="sigmoid") for i in (0, 1, 3))

@@ -9,8 +9,8 @@ import numpy
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from arrayexec import comm  # noqa: E402
-from tests.parallel.training import TRAININGS, Trainer  # noqa: E402
+from arrayexec import comm
+from tests.parallel.training import TRAININGS, Trainer
 
 
 def watch(trainer: Trainer) -> list[float]:
@@ -20,13 +20,14 @@ def watch(trainer: Trainer) -> list[float]:
 
     def bound(*given: object, **options: object) -> None:
         bind(*given, **options)
-        ready = trainer.manager._sync.ready
+        buckets = trainer.manager._sync
+        ready = buckets.ready
 
         def seen(name: str) -> None:
             times.append(time.perf_counter())
             ready(name)
 
-        trainer.manager._sync.ready = seen
+        buckets.ready = seen
 
     trainer.bind = bound
     return times
