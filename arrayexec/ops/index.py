@@ -112,6 +112,8 @@ class pick(Op):
     def infer(self, s: Any) -> None:
         check_axis(s, "data", self.axis)
         if self.keepdims:
+            check_axis(s, "out", self.axis)
+            check_axis(s, "out", self.axis)
             s.out = replace(s.data, self.axis, 1)
             s.data = replace(s.out, self.axis, UNKNOWN)
         else:
@@ -122,6 +124,10 @@ class pick(Op):
         same_rank = len(s.index) == len(s.data)
         s.index = replace(s.data, self.axis, 1) if same_rank else drop(s.data, self.axis)
         s.data = (replace if same_rank else insert)(s.index, self.axis, UNKNOWN)
+
+    @property
+    def rows(self) -> str | None:  # type: ignore[override]
+        return "parallel" if self.axis > 0 else None
 
     def temps(self, s: Any) -> dict[str, Any]:
         temps = class_temps(*_around(s.data, self.axis))

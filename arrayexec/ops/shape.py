@@ -14,9 +14,9 @@ from ..errors import AttributeValueError, format_shape
 from ..registry import Many, Op, register_op
 
 
-def check_axis(s: Any, name: str, axis: int) -> None:
-    """Refuse a value ``name`` of known rank that has no axis ``axis``."""
-    shape = getattr(s, name)
+def check_axis(s: Any, name: str, axis: int, shape: Any = None) -> None:
+    """Refuse a value ``name`` (one of a ``Many``: of ``shape``) of known rank that has no axis ``axis``."""
+    shape = getattr(s, name) if shape is None else shape
     if shape is not ANY and not -len(shape) <= axis < len(shape):
         s.fail(name, f"must have an axis {axis}, but it is {format_shape(shape)}")
 
@@ -325,6 +325,10 @@ class slice_axis(Sliced):
         {"data": (4, 2), "axis": -2, "begin": -2, "end": None},
     )
 
+    @property
+    def rows(self) -> str | None:  # type: ignore[override]
+        return "parallel" if self.axis > 0 else None
+
     def parts(self, rank: int) -> tuple[slice, ...]:
         parts = [slice(None)] * rank
         if (self.begin, self.end) != (0, None):
@@ -438,11 +442,14 @@ class Concat(Op):
         if self.num_args < 1:
             raise AttributeValueError(f"Concat: attribute 'num_args' must be at least 1, but it is {self.num_args}")
 
+    @property
+    def rows(self) -> str | None:  # type: ignore[override]
+        return "parallel" if self.dim > 0 else None
+
     def infer(self, s: Any) -> None:
         check_axis(s, "out", self.dim)
         for position, shape in enumerate(s.data):
-            if shape is not ANY and not -len(shape) <= self.dim < len(shape):
-                s.fail(f"arg{position}", f"must have an axis {self.dim}, but it is {format_shape(shape)}")
+            check_axis(s, f"arg{position}", self.dim, shape)
         for shape in (*s.data, s.out):
             others = replace(shape, self.dim, UNKNOWN)
             s.data, s.out = (others,) * self.num_args, others
@@ -490,6 +497,10 @@ class SliceChannel(Op):
                 f"SliceChannel: attribute 'num_outputs' must be at least 1, but it is {self.num_outputs}"
             )
 
+    @property
+    def rows(self) -> str | None:  # type: ignore[override]
+        return "parallel" if self.axis > 0 else None
+
     def outputs(self) -> tuple[str, ...]:
         return tuple(f"out{i}" for i in range(self.num_outputs)) if self.num_outputs > 1 else ("out",)
 
@@ -507,7 +518,10 @@ class SliceChannel(Op):
             s.data = replace(s.data, self.axis, self.num_outputs)
             s.out = (drop(s.data, self.axis),) * self.num_outputs
             return
+        check_axis(s, "out", self.axis, piece)
         if piece is not ANY:
+            if not -len(piece) <= self.axis < len(piece):
+                s.fail("out", f"must have an axis {self.axis}, but it is {format_shape(piece)}")
             s.data = replace(piece, self.axis, piece[self.axis] * self.num_outputs)
         if s.data is not ANY:
             whole, count = s.data[self.axis], self.num_outputs

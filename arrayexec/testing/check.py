@@ -15,6 +15,7 @@ CHECKS = (
     bodies.check_written,
     inference.check_partial,
     inference.check_refused,
+    inference.check_wrong,
     bodies.check_wants,
     bodies.check_keeps,
     bodies.check_inplace,

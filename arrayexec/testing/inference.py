@@ -12,14 +12,19 @@ from .bodies import unequal
 from .trial import Trial
 
 
+def wrong_shapes(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Shapes of another rank, and with another dim."""
+    ranks = [(*shape, 2), *([shape[:-1]] if len(shape) > 1 else []), (2,)]
+    dims = [(*shape[:i], shape[i] + 1, *shape[i + 1 :]) for i in range(len(shape))]
+    return [other for other in dict.fromkeys((*ranks, *dims)) if other != shape]
+
+
 def check_refused(trial: Trial) -> Iterator[str]:
     """A wrong rank or dim is refused by inference, naming node and argument; what is accepted runs."""
     arguments = trial.signature.arguments
     right = {name: trial.shape(name) for name in arguments}
     for name, shape in right.items():
-        wrong = [(*shape, 2), *([shape[:-1]] if len(shape) > 1 else [])]
-        wrong += [(*shape[:i], shape[i] + 1, *shape[i + 1 :]) for i in range(len(shape))]
-        for changed in wrong:
+        for changed in wrong_shapes(shape):
             try:
                 other = Trial(trial.cls, trial.example, trial.dtype, {**right, name: changed})
             except ShapeError as error:
@@ -33,6 +38,24 @@ def check_refused(trial: Trial) -> Iterator[str]:
                 text = f"{type(error).__name__}: {error}".partition("\n")[0]
             if text:
                 yield f"inference accepts {name} {changed} beside {right}, but running it fails: {text}"
+
+
+def check_wrong(trial: Trial) -> Iterator[str]:
+    """A wrong shape of a value, alone or beside the right ones, is a ShapeError or nothing; of an output it must be."""
+    names = (*trial.signature.arguments, *trial.signature.outputs)
+    right = {name: trial.shape(name) for name in names}
+    for name, shape in right.items():
+        for changed in wrong_shapes(shape):
+            for given in ({name: changed}, {**right, name: changed}):
+                try:
+                    inferred(trial, given)
+                    if name in trial.signature.outputs and len(given) > 1:
+                        yield f"inference accepts {name} {changed} beside {right}"
+                except ShapeError:
+                    pass
+                except Exception as error:
+                    fact = f"{type(error).__name__}: {error}".partition("\n")[0]
+                    yield f"from {given} inference raises {fact}"
 
 
 def names_of(trial: Trial) -> tuple[str, ...]:
