@@ -14,19 +14,8 @@ from .error_function import erf
 from .softmax import WIDE, class_view, keep_where, sigmoid
 
 
-class Pointwise(Op):
-    """Base of operators that keep the shape and act on every value alone."""
-
-    inplace: ClassVar[Mapping[str, str]] = {"out": "data", "ddata": "dout"}
-    rows = "parallel"
-
-    def infer(self, s: Any) -> None:
-        s.out = s.data
-        s.data = s.out
-
-
 @register_op
-class Activation(Pointwise):
+class Activation(Op):
     """``out`` = act_type(data), each value alone.
 
     relu max(x, 0), with slope 0 at 0; sigmoid 1 / (1 + e⁻ˣ); tanh; softrelu log(1 + eˣ); softsign x / (1 + |x|).
@@ -34,6 +23,8 @@ class Activation(Pointwise):
     """
 
     act_type: Literal["relu", "sigmoid", "tanh", "softrelu", "softsign"]
+    inplace: ClassVar[Mapping[str, str]] = {"out": "data", "ddata": "dout"}
+    rows = "parallel"
     examples = tuple(
         {"data": Sample((2, 3, 4), low, high), "act_type": kind}
         for kind, low, high in (
@@ -41,6 +32,10 @@ class Activation(Pointwise):
             ("softsign", 0.1, 2), ("softsign", -2, -0.1),
         )
     )  # fmt: skip
+
+    def infer(self, s: Any) -> None:
+        s.out = s.data
+        s.data = s.out
 
     def temps(self, s: Any) -> dict[str, Any]:
         kind = "bool" if self.act_type == "relu" else s.dtype("data")

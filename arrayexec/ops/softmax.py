@@ -71,6 +71,10 @@ class _Softmax(Op):
         if self.temperature == 0:
             raise AttributeValueError(f"{self.form.name}: attribute 'temperature' must not be 0")
 
+    @property
+    def rows(self) -> str | None:  # type: ignore[override]
+        return "parallel" if self.axis > 0 else None
+
     def inputs(self) -> tuple[str, ...]:
         return ("data", "length") if self.use_length else ("data",)
 
