@@ -395,6 +395,11 @@ class Executor:
         """
         self._monitor, self._monitor_all = callback, monitor_all
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether a monitor's callback is set."""
+        return self._monitor is not None
+
     def _watch(self, bound: BoundPlan, forward: bool) -> None:
         """Run a bound plan step by step for the monitor."""
         if self._monitor is None:

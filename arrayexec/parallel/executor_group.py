@@ -131,8 +131,9 @@ class DataParallelExecutorGroup:
     def _everywhere(self, call: Callable[[int], Any]) -> None:
         """``call(i)`` for every executor, side by side on processors; the first exception propagates."""
         count = len(self.train_execs)
-        if count == 1 or any(executor.context.device.xp is not np for executor in self.train_execs):
-            for i in range(count):  # devices with queues of their own need no threads
+        # Devices with queues of their own need no threads, and callbacks run on the caller's.
+        if count == 1 or any(one.is_watched or one.context.device.xp is not np for one in self.train_execs):
+            for i in range(count):
                 call(i)
             return
         with limited_blas(max(1, cores() // count)):

@@ -17,11 +17,14 @@ def split_sizes(batch_size: int, work_load_list: Sequence[float], short: bool = 
     loads = [float(load) for load in work_load_list]
     if not loads:
         raise _refuse("there must be at least one device", batch_size, loads)
-    if any(not math.isfinite(load) or load < 0 for load in loads) or not sum(loads) > 0:
+    if any(not math.isfinite(load) or load < 0 for load in loads) or not 0 < sum(loads) < math.inf:
         raise _refuse("loads must be finite, not negative and not all zero", batch_size, loads)
     busy = sum(load > 0 for load in loads)
     if batch_size < busy and not short:
         raise _refuse(f"every device needs a row, so the batch must have at least {busy} rows", batch_size, loads)
+    if batch_size < busy:
+        first = [i for i, load in enumerate(loads) if load > 0][:batch_size]
+        return [int(i in first) for i in range(len(loads))]
     exact = [batch_size * load / sum(loads) for load in loads]
     rounded = [round(share) for share in exact]  # MXNet's answer: round, and the last device takes the rest
     rounded[-1] += batch_size - sum(rounded)
@@ -33,7 +36,7 @@ def split_sizes(batch_size: int, work_load_list: Sequence[float], short: bool = 
     for i in by_remainder[: batch_size - sum(sizes)]:
         sizes[i] += 1
     for i, load in enumerate(loads):
-        if load > 0 and sizes[i] == 0 and batch_size >= busy:
+        if load > 0 and sizes[i] == 0:
             sizes[max(range(len(sizes)), key=lambda j: (sizes[j], -j))] -= 1
             sizes[i] = 1
     return sizes
