@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -546,3 +547,17 @@ def test_mistake(name: str) -> None:
     with pytest.raises(error) as raised:
         call()
     assert str(raised.value) == text
+
+
+def test_sixty_steps_of_two_layers_are_inferred_at_once() -> None:
+    embedded = sym.Embedding(sym.Variable("data"), input_dim=1000, output_dim=20)
+    stack = rnn.SequentialRNNCell()
+    for layer in range(2):
+        stack.add(rnn.LSTMCell(20, prefix=f"l{layer}_"))
+    outputs, _ = stack.unroll(60, embedded, merge_outputs=True)
+    times = []
+    for _ in range(5):
+        start = time.process_time()
+        outputs.infer_shape(data=(32, 60))
+        times.append(time.process_time() - start)
+    assert min(times) <= 0.1
