@@ -52,7 +52,7 @@ def start_values(net: sym.Symbol, length: int) -> dict[str, np.ndarray]:
     """First values of all parameters; an LSTM's cell brings its own for the forget gate."""
     inputs = {"data": (BATCH, length), "softmax_label": (BATCH, length)}
     shapes, initializer = net.infer_shape(**inputs)[0], ax.init.Xavier()
-    params = {n: np.zeros(s, np.float32) for n, s in zip(net.list_arguments(), shapes) if n not in inputs}
+    params = {n: np.zeros(s, np.float32) for n, s in zip(net.list_arguments(), shapes, strict=True) if n not in inputs}
     for name, array in params.items():
         initializer(ax.InitDesc(name, net.attr_dict().get(name)), array)
     return params
