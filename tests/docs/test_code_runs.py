@@ -25,3 +25,17 @@ def test_python_blocks_run(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         code = compile("\n" * line + match[1], str(page), "exec")
         exec(code, namespace)
     assert len(BLOCK.findall(text)) == text.count("```python\n")
+
+
+def test_the_output_in_the_readme_is_what_the_example_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    found = re.search(r"```python\n(.*?)^```\n\n```text\n(.*?)^```", text, re.M | re.S)
+    assert found is not None
+    exec(compile(found[1], "README.md", "exec"), {"__name__": "readme"})
+    assert capsys.readouterr().out == found[2]
+
+
+def test_links_between_pages_exist() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
