@@ -106,9 +106,13 @@ class SoftmaxOutput(Op):
         }  # fmt: skip
 
     def forward(self, xp: Any, data: Any, out: Any, row: Temp) -> None:
-        view = out.reshape(self._view(out.shape))
-        xp.copyto(out, data)
-        softmax_into(xp, view, view, 1, row)
+        if out.ndim == 2 or self.multi_output or self.preserve_shape:
+            axis = -1 if self.preserve_shape and not self.multi_output else 1
+            softmax_into(xp, data, out, axis, row.reshape(row_temp(out.shape, axis, out.dtype)[0]))
+        else:
+            xp.copyto(out, data)
+            view = out.reshape(self._view(out.shape))
+            softmax_into(xp, view, view, 1, row)
 
     def backward(
         self, xp: Any, dout: Any, label: Any, out: Any, ddata: Any, place: Temp, index: Temp, outside: Temp,
