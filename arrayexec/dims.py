@@ -80,6 +80,11 @@ def product(dims: Iterable[Any]) -> Any:
     return result
 
 
+def distinct(shapes: Iterable[Shape]) -> list[Shape]:
+    """``shapes`` without repetitions, so that what holds for all of thousands is not said once for each."""
+    return list({repr(shape): shape for shape in shapes}.values())
+
+
 def through(rule: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator for a function of shapes: ``ANY`` where a shape argument is ``ANY`` or the rule defers."""
 

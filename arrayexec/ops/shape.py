@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..dims import ANY, UNKNOWN, drop, insert, permute, replace, swap
+from ..dims import ANY, UNKNOWN, distinct, drop, insert, permute, replace, swap
 from ..errors import AttributeValueError, format_shape
 from ..registry import Many, Op, register_op
 
@@ -450,8 +450,7 @@ class Concat(Op):
         check_axis(s, "out", self.dim)
         for position, shape in enumerate(s.data):
             check_axis(s, f"arg{position}", self.dim, shape)
-        for shape in (*s.data, s.out):
-            others = replace(shape, self.dim, UNKNOWN)
+        for others in distinct(replace(shape, self.dim, UNKNOWN) for shape in (*s.data, s.out)):
             s.data, s.out = (others,) * self.num_args, others
         if s.out is ANY:
             return
@@ -506,7 +505,7 @@ class SliceChannel(Op):
 
     def infer(self, s: Any) -> None:
         check_axis(s, "data", self.axis)
-        for shape in s.out:
+        for shape in distinct(s.out):
             s.out = (shape,) * self.num_outputs
         piece = s.out[0]
         if self.squeeze_axis:

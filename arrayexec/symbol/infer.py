@@ -121,7 +121,6 @@ class _Table(abc.ABC, Generic[_Value]):
         self.changed_input = False
         self.queue: deque[int] = deque()
         self.queued = bytearray(len(graph.nodes))
-        self.frame = Frame(self)
 
     def read(self, entry: int) -> _Value:
         return self.values[entry]  # type: ignore[no-any-return]
@@ -166,7 +165,7 @@ class _Table(abc.ABC, Generic[_Value]):
 
     def run(self) -> None:
         """Run rules until nothing changes; the first conflict is the only one told."""
-        graph, frame, queue, queued = self.graph, self.frame, self.queue, self.queued
+        graph, frame, queue, queued = self.graph, Frame(self), self.queue, self.queued
         while queue:
             number = queue.popleft()
             queued[number] = 0
