@@ -111,8 +111,9 @@ class pick(Op):
 
     def infer(self, s: Any) -> None:
         check_axis(s, "data", self.axis)
+        if s.data is not ANY and s.data[self.axis] is not UNKNOWN and s.data[self.axis] == 0:
+            s.fail("data", f"must have something to pick in axis {self.axis}, but it is {format_shape(s.data)}")
         if self.keepdims:
-            check_axis(s, "out", self.axis)
             check_axis(s, "out", self.axis)
             s.out = replace(s.data, self.axis, 1)
             s.data = replace(s.out, self.axis, UNKNOWN)
