@@ -90,7 +90,7 @@ class DataParallelExecutorManager:
         self.step = 0
         """Training forwards so far; addresses the random streams."""
         self._described = Described.of(train_data)
-        self._default = _hashable(getattr(train_data, "default_bucket_key", None)) if sym_gen is not None else None
+        self._default = self._key(train_data, "default_bucket_key")
         self._generated: dict[Any, _Generated] = {}
         if symbol is not None:
             self._generated[self._default] = (symbol, None, None)
@@ -149,6 +149,15 @@ class DataParallelExecutorManager:
         return layout.connect(comm, self._lead, max_in_flight)
 
     # --- buckets -----------------------------------------------------------------------------------------------
+
+    def _key(self, source: Any, attribute: str) -> Any:
+        """The bucket key of a batch or an iterator; None where there are no buckets."""
+        if self.sym_gen is None:
+            return None
+        key = getattr(source, attribute, None)
+        if key is None:
+            raise BucketError(f"with sym_gen a {type(source).__name__} must have a {attribute}, but it has none")
+        return _hashable(key)
 
     def _generate(self, key: Any) -> _Generated:
         """Symbol of a bucket and, where ``sym_gen`` says them, names of its data and labels."""
@@ -319,7 +328,7 @@ class DataParallelExecutorManager:
 
         Raises BucketError for a key that was not announced under ranks, ShapeError for arrays that do not fit.
         """
-        key = _hashable(data_batch.bucket_key) if self.sym_gen is not None else None
+        key = self._key(data_batch, "bucket_key")
         if self._announced is not None and key not in self._announced and key != self._default:
             raise BucketError(f"bucket {key!r} was not announced; announced are {self._announced}")
         described = self._describe(key, data_batch)

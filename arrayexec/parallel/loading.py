@@ -40,7 +40,10 @@ class Described:
     @classmethod
     def of(cls, source: Any) -> Described:
         """The descriptions that an iterator (or anything with ``provide_data`` and ``provide_label``) gives."""
-        return cls(tuple(map(describe, source.provide_data)), tuple(map(describe, source.provide_label or ())))
+        data = tuple(map(describe, source.provide_data or ()))
+        if not data:
+            raise ShapeError("a batch must have at least one data array, but provide_data describes none")
+        return cls(data, tuple(map(describe, source.provide_label or ())))
 
     @property
     def all(self) -> tuple[DataDesc, ...]:
@@ -91,7 +94,16 @@ def _matched(
         raise ShapeError(_count(f"{role} arrays", [desc.name for desc in known], arrays))
     if own:
         return known
-    return tuple(DataDesc(d.name, array.shape, d.dtype, d.layout) for d, array in zip(known, arrays, strict=True))
+    return tuple(
+        DataDesc(desc.name, _shape(f"'{desc.name}'", array), desc.dtype, desc.layout)
+        for desc, array in zip(known, arrays, strict=True)
+    )
+
+
+def _shape(name: str, array: Any) -> tuple[int, ...]:
+    if not hasattr(array, "shape"):
+        raise BindError(f"{name} of the batch must be an array, but it is a {type(array).__name__}")
+    return tuple(array.shape)
 
 
 def _count(what: str, names: Sequence[str], arrays: Sequence[Array]) -> str:
@@ -109,16 +121,14 @@ def load_general(data: Sequence[Any] | None, targets: Sequence[Target], names: S
         raise ShapeError(_count("arrays", names or [str(number) for number in range(len(targets))], arrays))
     for number, (array, target) in enumerate(zip(arrays, targets, strict=True)):
         name = f"'{names[number]}'" if number < len(names) else f"array {number}"
-        if not hasattr(array, "shape"):
-            raise BindError(f"{name} of the batch must be an array, but it is a {type(array).__name__}")
+        shape = _shape(name, array)
         pieces: list[tuple[Any, Array]] = target if isinstance(target, list) else [(..., target)]
         last = pieces[-1][0]
         axis = len(last) - 1 if isinstance(last, tuple) else 0
         rows = last[-1] if isinstance(last, tuple) else last
-        if isinstance(rows, slice) and array.shape[axis : axis + 1] != (rows.stop,):
+        if isinstance(rows, slice) and shape[axis : axis + 1] != (rows.stop,):
             raise ShapeError(
-                f"{name} of the batch must have {rows.stop} rows on axis {axis}, "
-                f"but its shape is {format_shape(array.shape)}"
+                f"{name} of the batch must have {rows.stop} rows on axis {axis}, but its shape is {format_shape(shape)}"
             )
         for rows, part in pieces:
             source = array[rows]

@@ -31,7 +31,7 @@ def convolutional(classes: int = 4, norm: bool = False, dropout: float = 0.0) ->
     for number, filters in enumerate((8, 12), 1):
         net = sym.Convolution(net, kernel=(3, 3), pad=(1, 1), num_filter=filters, name=f"conv{number}")
         if norm:
-            net = sym.BatchNorm(net, name=f"bn{number}", fix_gamma=False)
+            net = sym.BatchNorm(net, name=f"bn{number}", fix_gamma=number == 2)
         net = sym.Activation(net, act_type="relu", name=f"relu{number}")
         net = sym.Pooling(net, kernel=(2, 2), stride=(2, 2), pool_type="max", name=f"pool{number}")
     net = sym.Activation(sym.FullyConnected(net, num_hidden=16, name="fc1"), act_type="tanh", name="tanh1")

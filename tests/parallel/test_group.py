@@ -175,19 +175,21 @@ def test_a_group_shares_everything_with_another() -> None:
 # --- threads -------------------------------------------------------------------------------------------------------
 
 
+SEEN: set[str] = set()
+
+
 @register_op
 class FailsAt13(Op):
     """``out = data``; fails where a value is 13, and notes the thread."""
 
     examples = ({"data": (2, 3)},)
-    seen = set[str]()
 
     def infer(self, s: Any) -> None:
         s.out = s.data
         s.data = s.out
 
     def forward(self, xp: Any, data: Any, out: Any) -> None:
-        self.seen.add(threading.current_thread().name)
+        SEEN.add(threading.current_thread().name)
         if (data == 13).any():
             raise ZeroDivisionError("thirteen")
         xp.copyto(out, data)
@@ -202,12 +204,12 @@ def test_devices_run_in_threads_and_their_exceptions_come_out() -> None:
     fill(one, {"fc_weight": 1})
     data = np.arange(6.0, 14).reshape(8, 1)  # the last row, on the last device, is 13
     one.load_data_batch(SimpleNamespace(data=[data], label=None))
-    FailsAt13.seen.clear()
+    SEEN.clear()
     with pytest.raises(ZeroDivisionError, match="thirteen") as caught:
         one.forward(is_train=True)
     assert caught.value.__notes__[-1] == "on cpu(2), one of 3 devices"
-    assert FailsAt13.seen
-    assert all(name.startswith("arrayexec-device") for name in FailsAt13.seen)
+    assert SEEN
+    assert all(name.startswith("arrayexec-device") for name in SEEN)
     one.load_data_batch(SimpleNamespace(data=[data - 5], label=None))
     one.forward(is_train=True)
     one.backward(np.ones((8, 1), np.float32))

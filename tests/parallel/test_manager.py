@@ -72,6 +72,13 @@ def snapshot(manager: DataParallelExecutorManager) -> dict[str, Any]:
     return found
 
 
+def applied(manager: DataParallelExecutorManager) -> dict[str, Any]:
+    """The gradients that an update applies."""
+    found: dict[str, Any] = {}
+    manager.update(lambda name, gradient, parameter: found.update({name: gradient.copy()}))
+    return found
+
+
 def sgd(**options: Any) -> optimizer.Updater:
     return optimizer.get_updater(optimizer.create("sgd", **{"learning_rate": 0.1, **options}))
 
@@ -367,12 +374,10 @@ def test_two_updates_use_the_same_gradients() -> None:
         manager = DataParallelExecutorManager(mlp(), devices(count), FLAT)
         manager.set_params(values(mlp(), data=(8, 6))[0])
         step(manager, flat_batch())
-        seen: list[dict[str, Any]] = []
-        for _ in range(2):
-            seen.append({})
-            manager.update(lambda name, gradient, parameter: seen[-1].update({name: gradient.copy()}))
-        for name, gradient in seen[0].items():
-            np.testing.assert_array_equal(seen[1][name], gradient)
+        first, second = applied(manager), applied(manager)
+        assert first.keys() == set(manager.param_names)
+        for name, gradient in first.items():
+            np.testing.assert_array_equal(second[name], gradient)
             assert np.abs(gradient).max() > 0
 
 
@@ -389,16 +394,14 @@ def test_gradients_accumulate_over_backwards_and_buckets(count: int) -> None:
         step(singly, words(length))
         for name in singly.curr_execgrp.param_names:  # type: ignore[union-attr]
             sums[name] = sums.get(name, 0) + singly.stores[0].gradients[name]
-    found: dict[str, Any] = {}
-    adding.update(lambda name, gradient, parameter: found.update({name: gradient.copy()}))
+    found = applied(adding)
     assert found.keys() == sums.keys()
     assert "own3_weight" in found
     for name, value in sums.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
     adding.zero_grad()
     step(adding, words(4))
-    again: dict[str, Any] = {}
-    adding.update(lambda name, gradient, parameter: again.update({name: gradient.copy()}))
+    again = applied(adding)
     step(singly, words(4))
     assert again.keys() == set(singly.curr_execgrp.param_names)  # type: ignore[union-attr]
     np.testing.assert_allclose(again["scores_bias"], singly.stores[0].gradients["scores_bias"], rtol=1e-4, atol=1e-6)
