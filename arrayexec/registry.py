@@ -229,6 +229,17 @@ def signature_of(op: Op) -> Signature:
     )  # fmt: skip
 
 
+def scratch_of(op: Op, known: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
+    """Shape and type of every ``Temp`` of ``op``; raises OperatorDefinitionError where ``temps`` leaves one out."""
+    found = op.temps(known)
+    bodies = [body for body in (op.form.forward, op.form.backward, op.form.update) if body]
+    missing = [name for body in bodies for name in body.parameters if name in body.temps and name not in found]
+    if missing:
+        fact = f"temps(self, s) gives no shape and type of the Temp '{missing[0]}'"
+        raise OperatorDefinitionError(f"operator {op.form.name}: {fact}{near_miss(missing[0], found)}")
+    return found
+
+
 class Known:
     """Known shapes of one node's values under their names, and their types by ``dtype(name)``: what ``temps`` sees."""
 
@@ -280,14 +291,24 @@ def _check(cls: type[Op], form: Form) -> None:
     for name in form.attributes:
         if hasattr(Op, name) or name in SPECIAL:
             refuse(f"attribute '{name}' bears the name of a member of the operator form; choose another")
-    known = {*form.forward.parameters, *form.forward.temps, *(() if callable(cls.aux) else cls.aux)}
+    for kind in ("inputs", "outputs", "hidden", "aux", "no_gradient", "hints"):
+        names = getattr(cls, kind, ())
+        if isinstance(names, str):
+            refuse(f"{kind} must be a tuple of names, but it is the text '{names}'; write {kind} = ('{names}',)")
+        written = kind in ("outputs", "hidden") and isinstance(names, Sequence)
+        for name in names if written and not form.forward.many & WHOLE else ():
+            if name not in form.forward.parameters:
+                refuse(f"forward has no parameter '{name}' to write into; add it, or say {kind} = (…)")
+    aux = () if callable(cls.aux) else cls.aux
+    known = [name for name in (*form.forward.parameters, *aux) if name not in SPECIAL]
     for title, body in (("backward", form.backward), ("update", form.update)):
         for name in body.parameters if body and not callable(cls.aux) else ():
             base = name[1:] if title == "backward" and name[:1] == "d" and name not in known else name
             if name in known or base in known or name in SPECIAL or name in (body.temps if body else ()):
                 continue
             if not callable(getattr(cls, "inputs", ())) and not callable(cls.outputs) and not callable(cls.hidden):
-                refuse(f"parameter '{name}' of {title} is none of forward's{near_miss(name, known)}")
+                every = "forward names every input, also one that it does not read"
+                refuse(f"parameter '{name}' of {title} is none of forward's ({every}){near_miss(name, known)}")
     if form.update and not cls.aux:
         refuse("has update but no auxiliary states (aux = …)")
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..registry import SPECIAL, Body, Known, Op, Signature, Slot
+from ..registry import SPECIAL, Body, Known, Op, Signature, Slot, scratch_of
 from ..symbol.graph import Graph
 from .record import Binding, Draft, Step
 
@@ -72,7 +72,7 @@ class _Builder:
         if number not in self.temps:
             entries = self.graph.values(number)
             known = Known(node.signature, [self.shapes[e] for e in entries], [self.types[e] for e in entries])  # type: ignore[arg-type]
-            self.temps[number] = node.op.temps(known) if node.op else {}
+            self.temps[number] = scratch_of(node.op, known) if node.op else {}
         shape, dtype = self.temps[number][name]
         return self.draft.add(f"{node.name}: {name}", shape, dtype, "scratch")
 

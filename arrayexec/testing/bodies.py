@@ -298,7 +298,7 @@ def check_sums(trial: Trial) -> Iterator[str]:
             found = {name: got[name].astype(np.float64)}
             text = unequal(found, {name: want[name].astype(np.float64)}, 0.0, 0.02 * scale + 1e-3)
             if text:
-                yield f"sums over {MANY_ROWS} rows in float16 lose precision: {text}"
+                yield f"sums over {MANY_ROWS} rows in float16 lose precision: {text}; sum in float32 (dtype=)"
 
 
 def _outputs(outcome: Outcome) -> Array:
@@ -362,6 +362,10 @@ def check_rows(trial: Trial) -> Iterator[str]:
     arrays, heads = trial.arrays(), trial.heads()
     for is_train in modes(trial):
         whole = trial.outcome(arrays, is_train)
+        for name in trial.differentiable():
+            if trial.op.rows == "parallel" and name not in batch and whole.gradients[name].any():
+                yield f"rows = 'parallel', but the gradient of {name} is a sum over the rows; say rows = 'sum'"
+                return
         cuts, parts = ((0, total // 2), (total // 2, total)), []
         for start, stop in cuts:
             shapes = {name: (stop - start, *trial.shape(name)[1:]) for name in batch}
@@ -401,7 +405,9 @@ def check_scratch(trial: Trial) -> Iterator[str]:
         for title, body, bound in calls:
             used = _allocated(body, bound)
             if used > SCRATCH:
-                yield f"{title} allocates {used >> 10} KiB of its own ({mode_name(is_train)}); bind it as Temp"
+                limit = f"at most {SCRATCH >> 10} KiB may be made on the way, whatever the batch"
+                cure = "bind it as Temp and write it with out=, or go over the rows in blocks"
+                yield f"{title} allocates {used >> 10} KiB of its own ({mode_name(is_train)}); {limit}: {cure}"
 
 
 def _allocated(body: Any, bound: list[Any]) -> int:

@@ -20,7 +20,7 @@ import numpy as np
 from ..context import cpu
 from ..dims import known as is_known
 from ..errors import BindError, ShapeError, UnknownNameError, near_miss
-from ..registry import Known, Signature
+from ..registry import Known, Signature, scratch_of
 from ..streams import RunPosition, Stream
 from ..symbol.graph import Entry, Graph, Node
 from ..symbol.infer import infer_shapes, infer_types
@@ -129,7 +129,7 @@ class NaiveRun:
         node: Any = self.graph.nodes[number]
         entries = self.graph.values(number)
         starts = _starts(node.signature)
-        scratch = node.op.temps(self.known[number])
+        scratch = scratch_of(node.op, self.known[number])
         special = {
             "xp": self.xp, "is_train": self.is_train, "comm": None, "state": self.states[number],
             "rng": Stream(node.name, self.position, self.graph.twins[number]),

@@ -233,6 +233,15 @@ class SumsInHalf(Op):
             xp.sum(dout, axis=0, out=dbias)
 
 
+class SumsOverRows(SumsInHalf):
+    rows = "parallel"
+
+
+class ForgetsScratch(Half):
+    def temps(self, s: Any) -> Any:
+        return {"smal": (s.data, "float16")}
+
+
 class Hints(Whole):
     hints = ("speed",)
 
@@ -262,7 +271,7 @@ class NoDims(Whole):
         (UnsafeInPlace, "inplace out over data is not safe"),
         (NoView, r"is_view\(True\) holds, but the output is not the bytes of data"),
         (RowsMeet, "rows = 'parallel' does not hold"),
-        (Allocates, r"backward allocates \d+ KiB of its own"),
+        (Allocates, r"backward allocates \d+ KiB of its own \(training\); at most 256 KiB may"),
         (IdleAttribute, "attribute 'idle' changes nothing in any example"),
         (UntriedAttribute, "attribute 'untried' is set in no example"),
         (NoExample, "has no examples"),
@@ -275,6 +284,8 @@ class NoDims(Whole):
         (Single, r"gradient of data\[.*\] is .*, numerically"),
         (Half, "numerically"),
         (SumsInHalf, "sums over 4096 rows in float16 lose precision: gradient of bias"),
+        (SumsOverRows, "the gradient of bias is a sum over the rows; say rows = 'sum'"),
+        (ForgetsScratch, r"temps\(self, s\) gives no shape and type of the Temp 'small'"),
         (Hints, "hint 'speed' is no attribute"),
         (NoDims, r"out is 0-d; the least is \(1,\)"),
     ],

@@ -169,6 +169,19 @@ def test_what_breaks_the_form_is_refused() -> None:
         def forward(self, xp: Any, data: Any, weight: Any, out: Any) -> None: ...
         def backward(self, xp: Any, dout: Any, wieght: Any, ddata: Any) -> None: ...
 
+    class OneText(Op):
+        hidden = "mask"
+
+        def forward(self, xp: Any, data: Any, out: Any, mask: Any) -> None: ...
+
+    class GivesBack(Op):
+        def forward(self, xp: Any, data: Any) -> Any: ...
+
+    class LostMask(Op):
+        hidden = ("mask",)
+
+        def forward(self, xp: Any, data: Any, out: Any) -> Any: ...
+
     class UpdateOfNothing(Op):
         def forward(self, xp: Any, data: Any, out: Any) -> None: ...
         def update(self, xp: Any, data: Any) -> None: ...
@@ -186,8 +199,15 @@ def test_what_breaks_the_form_is_refused() -> None:
         refused(Shadow)
         == "operator Shadow: attribute 'rows' bears the name of a member of the operator form; choose another"
     )
-    text = "operator Misspelt: parameter 'wieght' of backward is none of forward's; did you mean 'weight'?"
-    assert refused(Misspelt) == text
+    text = "operator Misspelt: parameter 'wieght' of backward is none of forward's"
+    every = "(forward names every input, also one that it does not read)"
+    assert refused(Misspelt) == f"{text} {every}; did you mean 'weight'?"
+    text = "hidden must be a tuple of names, but it is the text 'mask'; write hidden = ('mask',)"
+    assert refused(OneText) == f"operator OneText: {text}"
+    text = "forward has no parameter 'out' to write into; add it, or say outputs = (…)"
+    assert refused(GivesBack) == f"operator GivesBack: {text}"
+    text = "forward has no parameter 'mask' to write into; add it, or say hidden = (…)"
+    assert refused(LostMask) == f"operator LostMask: {text}"
     assert refused(UpdateOfNothing) == "operator UpdateOfNothing: has update but no auxiliary states (aux = …)"
     assert refused(OddType).startswith("operator OddType: type dict[str, int] of an attribute is not one of bool int")
 
