@@ -119,6 +119,7 @@ class DataParallelExecutorManager:
         self._batch: Any = None
         self._used: dict[str, None] = {}  # parameters whose gradients the next update applies
         self._summed: bool | None = None  # whether these are summed over devices and ranks; None before any backward
+        self._moved = False  # whether training has moved auxiliary states since all devices had the same
 
     def _agree(
         self, comm: Communicator, train_data: Any, keys: Sequence[Any] | None, max_in_flight: int
@@ -289,22 +290,34 @@ class DataParallelExecutorManager:
         Types are cast. Raises UnknownNameError for a name that is not there. Collective with ranks if there are states.
         """
         for kind, given in (("parameters", arg_params), ("aux", aux_params or {})):
-            for name, target in given.items():
-                held = self._everywhere(name, kind)
-                if not held:
+            for name in given:
+                if not self._everywhere(name, kind):
                     known = [*self._lead.parameters, *self._lead.aux]
                     raise UnknownNameError(f"copy_to: there is no '{name}'{near_miss(name, known)}")
-                over_ranks = self.comm is not None and kind == "aux"
-                if len(held) == 1 and not over_ranks:
-                    copyto(target, held[0])
-                    continue
-                total = np.array(asnumpy(held[0]), np.float64)  # the mean of equal float32 numbers is that number
-                for other in held[1:]:
-                    total += asnumpy(other)
-                if over_ranks and self.comm is not None:
-                    self.comm.allreduce(total)
-                    total /= self.comm.size
-                copyto(target, total / len(held))
+            for name, mean in self._means(kind, given).items():
+                copyto(given[name], mean)
+
+    def _means(self, kind: str, names: Iterable[str]) -> dict[str, np.ndarray[Any, Any]]:
+        """Means over devices, of auxiliary states also over ranks; in float64, where those of equal numbers are exact."""
+        means = {}
+        for name in names:
+            held = [asnumpy(array) for array in self._everywhere(name, kind)]
+            means[name] = np.mean(held, axis=0, dtype=np.float64) if len(held) > 1 else held[0]
+        if self.comm is not None and kind == "aux" and means:
+            flat = np.concatenate([mean.reshape(-1) for mean in means.values()], dtype=np.float64)
+            self.comm.allreduce(flat)
+            ends = np.cumsum([mean.size for mean in means.values()])[:-1]
+            parts = np.split(flat / self.comm.size, ends)
+            means = {name: part.reshape(means[name].shape) for name, part in zip(means, parts, strict=True)}
+        return means
+
+    def _merge_states(self) -> None:
+        """Give all devices and ranks the mean of their auxiliary states, which each moves from its own rows."""
+        if self._moved and (self.comm is not None or len(self.ctx) > 1):
+            for name, mean in self._means("aux", self._lead.aux).items():
+                for array in self._everywhere(name, "aux"):
+                    copyto(array, mean)
+        self._moved = False
 
     @property
     def param_arrays(self) -> list[list[Array]]:
@@ -362,10 +375,18 @@ class DataParallelExecutorManager:
         return self.curr_execgrp
 
     def forward(self, is_train: bool = False) -> None:
-        """Run forward on the loaded batch; training advances the step that addresses the random streams."""
+        """Run forward on the loaded batch; training advances the step that addresses the random streams.
+
+        Inference uses the mean of the auxiliary states over devices and ranks: with ranks, the first one after training
+        is collective if the symbol has states.
+        """
         group = self._loaded("forward")
         if self.comm is not None:
             self.comm.where = f"step {self.step}"
+        if is_train:
+            self._moved = True
+        else:
+            self._merge_states()
         if group is not None:
             group.forward(is_train, self.step, getattr(self._batch, "first_row", 0) or 0)
         self.step += bool(is_train)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -416,3 +418,40 @@ def test_sums_over_devices_are_not_added_to() -> None:
         step(two, flat_batch())
     two.zero_grad()
     step(two, flat_batch())
+
+
+# --- auxiliary states ----------------------------------------------------------------------------------------------
+
+
+def test_inference_uses_the_mean_of_the_states_over_devices() -> None:
+    symbol = mlp(norm=True)
+    args, aux = values(symbol, data=(8, 6))
+    manager = DataParallelExecutorManager(symbol, devices(3), FLAT)
+    manager.set_params(args, aux)
+    step(manager, flat_batch())
+    held = [[array.copy() for array in arrays] for arrays in manager.aux_arrays]
+    assert all(np.abs(arrays[0] - arrays[1]).max() > 1e-4 for arrays in held)
+    manager.load_data_batch(flat_batch())
+    manager.forward()
+    means = {name: np.mean(arrays, axis=0) for name, arrays in zip(manager.aux_names, held, strict=True)}
+    for name, arrays in zip(manager.aux_names, manager.aux_arrays, strict=True):
+        for array in arrays:
+            np.testing.assert_allclose(array, means[name], rtol=1e-6)
+    alone = symbol.simple_bind(ax.cpu(), grad_req="null", data=(8, 6))
+    alone.copy_params_from(args, means)
+    np.testing.assert_allclose(manager.get_outputs()[0], alone.forward(data=flat_batch().data[0])[0], rtol=1e-5)
+
+
+def test_memory_is_given_back_with_the_manager() -> None:
+    manager = bucketed(count=2)
+    for length in (3, 5):
+        step(manager, words(length), sgd())
+    watched = [weakref.ref(one) for group in manager.execgrp_bucket.values() for one in (group, *group.train_execs)]
+    watched += [weakref.ref(store.arena) for store in manager.stores]
+    gc.collect()
+    gc.disable()
+    try:
+        del manager
+        assert [one() for one in watched] == [None] * len(watched)  # at once, without a collection
+    finally:
+        gc.enable()
