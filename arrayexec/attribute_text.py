@@ -18,6 +18,7 @@ from .errors import AttributeValueError, OperatorDefinitionError, near_miss
 
 MAX_TEXT = 65536
 _INTEGER = re.compile(r"[+-]?\d{1,20}")
+ELEMENT_TYPE = "an element type of real numbers in native byte order"
 TYPE_CODES = ("float32", "float64", "float16", "uint8", "int32", "int8", "int64", "bool")
 
 
@@ -52,12 +53,18 @@ def _float(value: Any) -> float:
 
 
 def _dtype(value: Any) -> np.dtype[Any]:
-    if isinstance(value, str) and value.strip().isdecimal() and int(value) < len(TYPE_CODES):
-        value = TYPE_CODES[int(value)]
+    if isinstance(value, str):
+        value = value.strip()
+        if value.isdecimal() and len(value) < 4 and int(value) < len(TYPE_CODES):
+            value = TYPE_CODES[int(value)]
     try:
-        return np.dtype(value.strip() if isinstance(value, str) else value)
-    except TypeError:
+        found: np.dtype[Any] = np.dtype(value)
+    except (TypeError, ValueError, SyntaxError):  # the last for texts like ","
         raise _Wrong from None
+    numbers = found.kind in "biuf" or (found.kind == "V" and found.type is not np.void)  # other packages' bfloat16
+    if value is None or not numbers or not found.isnative:
+        raise _Wrong
+    return found
 
 
 def _str(value: Any) -> str:
@@ -95,7 +102,7 @@ def _reader(annotation: Any, where: str) -> tuple[Any, str]:
     if annotation in simple:
         return simple[annotation]
     if annotation is np.dtype or origin is np.dtype:
-        return _dtype, "an element type"
+        return _dtype, ELEMENT_TYPE
     if origin is Literal:
 
         def choose(value: Any) -> Any:
@@ -172,17 +179,17 @@ def to_text(value: Any) -> str:
     return str(value)
 
 
-def read_shape(text: Any) -> tuple[int, ...]:
+def read_shape(text: Any, where: str = "variable") -> tuple[int, ...]:
     """A tuple of whole numbers from MXNet's text or any sequence; AttributeValueError if it is not one."""
-    shape: tuple[int, ...] = _SHAPE.parse(text, "variable")
+    shape: tuple[int, ...] = _SHAPE.parse(text, where)
     return shape
 
 
-def read_dtype(text: Any) -> np.dtype[Any]:
+def read_dtype(text: Any, where: str = "variable") -> np.dtype[Any]:
     """An element type from a name, MXNet's type code or anything NumPy takes; AttributeValueError if it is not one."""
-    dtype: np.dtype[Any] = _DTYPE.parse(text, "variable")
+    dtype: np.dtype[Any] = _DTYPE.parse(text, where)
     return dtype
 
 
 _SHAPE = Attribute("shape", lambda value: _tuple(_int, value), "a tuple of whole numbers", True, None)
-_DTYPE = Attribute("dtype", _dtype, "an element type", True, None)
+_DTYPE = Attribute("dtype", _dtype, ELEMENT_TYPE, True, None)

@@ -464,10 +464,17 @@ def asnumpy(array: Any) -> numpy.ndarray[Any, Any]:
     return context_of(array).to_host(array)
 
 
+def check_numbers(who: str, array: Any) -> None:
+    """Refuse what a cast to real numbers would spoil (TypeInferenceError) and what is no array (ContextError)."""
+    context_of(array)
+    if array.dtype.kind in "OSUMmc" or array.dtype.type is numpy.void:
+        raise TypeInferenceError(f"{who} must hold real numbers, but its type is {array.dtype}")
+
+
 def copyto(dst: Array, src: Any) -> None:
     """Copy ``src`` (an array of any device, a sequence, a number) into ``dst``; types are cast.
 
-    Raises ShapeError unless both have the same shape, TypeInferenceError for what is not numbers,
+    Raises ShapeError unless both have the same shape, TypeInferenceError for what is not real numbers,
     ContextError where ``dst`` cannot be written.
     """
     target = context_of(dst)
@@ -479,8 +486,7 @@ def copyto(dst: Array, src: Any) -> None:
     source = context_of(src)
     if dst.shape != src.shape:
         raise ShapeError(f"copyto: the source must have the shape {dst.shape}, but it has {src.shape}")
-    if src.dtype.kind in "OSUMm":
-        raise TypeInferenceError(f"copyto: the source must hold numbers, but its type is {src.dtype}")
+    check_numbers("copyto: the source", src)
     if isinstance(dst, numpy.ndarray) and not dst.flags.writeable:
         raise ContextError(f"copyto: the destination {dst.dtype} {dst.shape} is read-only")
     if target.owns(src):

@@ -58,6 +58,25 @@ def note_write(array: Array, words: str) -> None:
         mark.words = words
 
 
+def apart(pairs: Sequence[tuple[Array, Array]]) -> list[tuple[Array, Array]]:
+    """(target, source) pairs to be copied in turn; a source that lies in one of the targets is replaced by a copy."""
+    if len(pairs) < 2:
+        return list(pairs)
+    targets = [target for target, _ in pairs]
+    same = {id(target) for target in targets}
+    hosts = [target for target in targets if isinstance(target, np.ndarray)]
+    bounds = [np.lib.array_utils.byte_bounds(target) for target in hosts]
+    low, high = min((b[0] for b in bounds), default=0), max((b[1] for b in bounds), default=0)
+
+    def overwritten(source: Array) -> bool:
+        if id(source) in same or not isinstance(source, np.ndarray):
+            return id(source) in same
+        start, end = np.lib.array_utils.byte_bounds(source)
+        return start < high and low < end and any(np.may_share_memory(source, target) for target in hosts)
+
+    return [(target, source.copy() if overwritten(source) else source) for target, source in pairs]
+
+
 class Arena:
     """The bytes in which the plans of one device's executors keep their internals: as large as the largest plan.
 

@@ -8,17 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from ..context import Context, context_of, current_context
+from ..context import Context
 from ..dims import from_user, known
-from ..errors import BindError, ShapeError, TypeInferenceError, UnknownNameError, format_shape, message, near_miss
+from ..errors import BindError, ShapeError, UnknownNameError, format_shape, message, near_miss
 from ..plan import Rewrite, make_plan
 from ..symbol.graph import Graph
 from ..symbol.infer import infer_shapes, infer_types
 from .arena import Arena, InputPool, allocate_segment, pool_of
+from .checks import check_context, check_gradient, check_lender, check_overlap, context_for, element_type, same_context
 from .executor import Binding, Executor
 
 Array = Any
+MAX_DIMS, MAX_BYTES = 64, 2**62  # what an array can have at all
 REQUESTS = ("write", "add", "null")
+
 
 
 def _names(graph: Graph, numbers: Sequence[int]) -> list[str]:
@@ -30,7 +33,8 @@ def grad_requests(names: Sequence[str], grad_req: Any) -> dict[str, str]:
     if isinstance(grad_req, str):
         found = dict.fromkeys(names, grad_req)
     elif isinstance(grad_req, Mapping):
-        unknown = next((name for name in grad_req if name not in names), None)
+        members = set(names)
+        unknown = next((name for name in grad_req if name not in members), None)
         if unknown is not None:
             raise UnknownNameError(f"grad_req: there is no argument '{unknown}'{near_miss(unknown, names)}")
         found = {name: grad_req.get(name, "null") for name in names}
@@ -43,6 +47,8 @@ def grad_requests(names: Sequence[str], grad_req: Any) -> dict[str, str]:
 
 
 def _in_order(names: Sequence[str], given: Iterable[Any], title: str) -> list[tuple[str, Any]]:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise BindError(f"{title} must be a dict by name or a list in order, but it is {given!r}")
     items = list(given)
     if len(items) != len(names):
         raise BindError(f"{title}: {len(items)} items for {len(names)} names: {', '.join(names)}")
@@ -66,6 +72,7 @@ def inferred(
 ) -> tuple[list[Any], list[np.dtype[Any]]]:
     """Complete shapes and types of all entries; ShapeError lists the variables whose shape does not follow."""
     found = infer_shapes(graph, shapes, call)
+    numbers = {name: element_type(name, kind, call) for name, kind in types.items() if kind is not None}
     unknown = [
         (node.name, format_shape(None if not _ranked(found[graph.first[i]]) else found[graph.first[i]]))
         for i, node in enumerate(graph.nodes)
@@ -78,47 +85,25 @@ def inferred(
             message(f"{call}: the shapes given do not say the shape of {names}", unknown[:12], "unknown shapes",
                     "give their shapes by keyword, or by Variable(shape=…)")
         )  # fmt: skip
-    return found, infer_types(graph, types, call, np.float32)  # type: ignore[return-value]
+    kinds: list[np.dtype[Any]] = infer_types(graph, numbers, call, np.float32)  # type: ignore[assignment]
+    for entry, (shape, kind) in enumerate(zip(found, kinds, strict=True)):
+        if len(shape) > MAX_DIMS or math.prod(shape) * kind.itemsize > MAX_BYTES:
+            raise ShapeError(
+                f"{call}: '{graph.entry_name(entry)}' must have at most {MAX_DIMS} dims and {MAX_BYTES} bytes, "
+                f"but it is {kind.name} {format_shape(shape)}"
+            )
+    return found, kinds
+
 
 
 def _ranked(shape: Any) -> bool:
     return isinstance(shape, tuple)
 
 
-def _check_context(context: Context, arrays: Mapping[str, Array], title: str) -> None:
-    for name, array in arrays.items():
-        if not hasattr(array, "dtype") or not hasattr(array, "shape"):
-            raise BindError(f"bind: {title} '{name}' must be an array of {context}, but it is a {type(array).__name__}")
-        if not context.device.owns(array):
-            raise BindError(f"bind: {title} '{name}' must lie on {context}, but it is an array of {context_of(array)}")
 
 
-def _check_overlap(read: Mapping[str, Array], written: Mapping[str, Array]) -> None:
-    """Refuse a written array (gradient, auxiliary state) that shares bytes with any other array."""
-    spans = []
-    for name, array in {**{f"'{n}'": a for n, a in read.items()}, **written}.items():
-        if isinstance(array, np.ndarray) and array.size:
-            low, high = np.lib.array_utils.byte_bounds(array)
-            spans.append((low, high, name, name in written))
-    spans.sort()
-    reach: tuple[int, int, str, bool] | None = None
-    for span in spans:
-        if reach is not None and span[0] < reach[1] and (span[3] or reach[3]):
-            raise BindError(
-                f"bind: {reach[2]} and {span[2]} share memory, but one of them is written while the other is in use; "
-                "give one of them an array of its own"
-            )
-        if reach is None or span[1] > reach[1]:
-            reach = span
 
 
-def _same_context(context: Context, group2ctx: Mapping[str, Context] | None) -> None:
-    for group, other in (group2ctx or {}).items():
-        if other != context:
-            raise BindError(
-                f"bind: group2ctx puts '{group}' on {other}, but an executor runs on one context, which is {context}; "
-                "use a group of executors for several devices"
-            )
 
 
 def bind(
@@ -132,8 +117,9 @@ def bind(
     Raises BindError for missing arrays, arrays of another device, written arrays that overlap others; ShapeError and
     TypeInferenceError for arrays that do not fit the graph.
     """
-    context = ctx if ctx is not None else current_context()
-    _same_context(context, group2ctx)
+    context = context_for(ctx, "bind")
+    same_context(context, group2ctx)
+    check_lender(shared_exec, context, "bind")
     graph = Graph(symbol.heads)
     names, aux_names = _names(graph, graph.arguments), _names(graph, graph.auxiliary)
     arguments = _by_name(names, args, "args", needed=True)
@@ -143,21 +129,13 @@ def bind(
     requests = {name: requests[name] if name in gradients else "null" for name in names}
     gradients = {name: array for name, array in gradients.items() if requests[name] != "null"}
     for title, arrays in (("argument", arguments), ("gradient", gradients), ("auxiliary state", aux)):
-        _check_context(context, arrays, title)
+        check_context(context, arrays, title)
     given = {**arguments, **aux}
     given_types = {n: a.dtype for n, a in given.items()}
     shapes, types = inferred(graph, {n: tuple(a.shape) for n, a in given.items()}, given_types, "bind")
     for name, gradient in gradients.items():
-        array = arguments[name]
-        if tuple(gradient.shape) != tuple(array.shape):
-            raise ShapeError(
-                f"bind: the gradient array of '{name}' must be {format_shape(array.shape)}, but it is {format_shape(gradient.shape)}"
-            )
-        if gradient.dtype != array.dtype:
-            raise TypeInferenceError(
-                f"bind: the gradient array of '{name}' must be {array.dtype}, but it is {gradient.dtype}"
-            )
-    _check_overlap(
+        check_gradient(name, gradient, arguments[name])
+    check_overlap(
         arguments,
         {**{f"the gradient of '{n}'": a for n, a in gradients.items()}, **{f"'{n}'": a for n, a in aux.items()}},
     )
@@ -169,7 +147,7 @@ def bind(
 
 
 def _user_shapes(graph: Graph, given: Mapping[str, Any], call: str) -> dict[str, Any]:
-    names = [node.name for node in graph.nodes if node.op is None]
+    names = {node.name: None for node in graph.nodes if node.op is None}
     found = {}
     for name, shape in given.items():
         if name not in names:
@@ -177,6 +155,10 @@ def _user_shapes(graph: Graph, given: Mapping[str, Any], call: str) -> dict[str,
         if isinstance(shape, str) or not isinstance(shape, Sequence):
             raise BindError(
                 f"{call}: '{name}' must be a shape (a tuple of whole numbers), but it is a {type(shape).__name__}"
+            )
+        if any(isinstance(dim, bool) or not isinstance(dim, int | np.integer) or dim < 0 for dim in shape):
+            raise BindError(
+                f"{call}: dims of '{name}' must be whole numbers >= 0 (0: unknown), but the shape is {shape}"
             )
         found[name] = from_user(shape)
     return found
@@ -195,8 +177,9 @@ def simple_bind(
     which backward finishes them. ``shared_exec`` lends its memory, and with ``shared_arg_names`` those arguments with
     their gradients and states; inputs lie in ``shared_data_arrays``. Raises ShapeError, BindError, UnknownNameError.
     """
-    context = ctx if ctx is not None else current_context()
-    _same_context(context, group2ctx)
+    context = context_for(ctx, "simple_bind")
+    same_context(context, group2ctx)
+    check_lender(shared_exec, context, "simple_bind")
     for name, kind in (stype_dict or {}).items():
         if kind != "default":
             raise BindError(f"simple_bind: '{name}' must be dense (stype 'default'), but stype_dict asks for {kind!r}")
@@ -214,10 +197,11 @@ def simple_bind(
     if shared_data_arrays is None:
         shared_data_arrays = shared_buffer
     pooled: tuple[str, ...] = ()
-    shared = [n for n in names if n in set(shared_arg_names or ())]
+    lent = set(shared_arg_names or ())
+    shared = [n for n in names if n in lent]
     if shared_data_arrays is not None:
         pool = pool_of(shared_data_arrays, context)
-        pooled = tuple(name for name in names if name in given and name not in shared)
+        pooled = tuple(name for name in names if name in given and name not in lent)
     arguments = borrow(shared_exec, shared, specs, "shared_exec") if shared else {}
     aux = {}
     if shared and shared_exec is not None:
@@ -225,8 +209,9 @@ def simple_bind(
     gradients = {}
     if shared and shared_exec is not None:
         gradients = {
-            n: g for n, g in shared_exec.grad_dict.items() if n in shared and g is not None and requests[n] != "null"
-        }
+            n: g for n, g in shared_exec.grad_dict.items()
+            if n in lent and g is not None and requests.get(n, "null") != "null"
+        }  # fmt: skip
     return assemble(
         symbol, graph, context, found, types, requests, specs, arguments, gradients, aux, inputs=list(given), pool=pool,
         pooled=pooled, arena=shared_exec.arena if shared_exec is not None else None,

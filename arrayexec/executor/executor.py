@@ -8,13 +8,22 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ..context import Context, copyto
-from ..errors import BindError, NotBoundError, ShapeError, StaleForwardError, UnknownNameError, format_shape, near_miss
+from ..context import Context, check_numbers, copyto
+from ..errors import (
+    ArgumentError,
+    BindError,
+    NotBoundError,
+    ShapeError,
+    StaleForwardError,
+    UnknownNameError,
+    format_shape,
+    near_miss,
+)
 from ..plan import Plan, Rewrite, make_plan, needs_head_gradient
 from ..registry import Known
 from ..streams import RunPosition, Stream
 from ..symbol.graph import Graph
-from .arena import Arena, InputPool, WriteMark, mark_arrays, note_write
+from .arena import Arena, InputPool, WriteMark, apart, mark_arrays, note_write
 from .bound import BoundPlan
 from .watch import MonitorCallback, run_watched
 
@@ -73,7 +82,8 @@ class Executor:
         self._names = [node.name for node in graph.nodes]
         self._argument_names = [graph.nodes[i].name for i in graph.arguments]
         self._aux_names = [graph.nodes[i].name for i in graph.auxiliary]
-        self._shape_of = {graph.nodes[i].name: tuple(binding.shapes[graph.first[i]]) for i in graph.arguments}
+        self._entry_of = {graph.nodes[i].name: graph.first[i] for i in graph.arguments}
+        self._shape_of = {name: tuple(binding.shapes[entry]) for name, entry in self._entry_of.items()}
         self._arguments = dict(binding.arguments)
         self.arena = binding.arena
         self.title = f"the executor of '{binding.symbol.name or 'a group'}' on {binding.context}"
@@ -187,8 +197,7 @@ class Executor:
                 self._arguments[name] = binding.pool.view(name, self._shape_of[name], self._type_of(name))
 
     def _type_of(self, name: str) -> Any:
-        graph = self._binding.graph
-        return self._binding.types[graph.first[self._names.index(name)]]
+        return self._binding.types[self._entry_of[name]]
 
     # --- plans -------------------------------------------------------------------------------------------------
 
@@ -297,6 +306,7 @@ class Executor:
             if self.arena.generation != run.generation:
                 run.kept = False
             if not run.kept:
+                heads = [None if head is None else head.copy() for head in heads]  # they may be the outputs, changed
                 self._run_forward(bound, run, updates=False)
                 self._outputs, run.generation = bound.outputs, self.arena.generation
             run.kept = False  # backward reuses the memory of what it has read
@@ -361,11 +371,14 @@ class Executor:
             shape = tuple(self._binding.shapes[head])
             if gradient is None and needed:
                 raise BindError(f"{self.title}: backward needs out_grads: output '{name}' is no loss head")
-            if gradient is not None and tuple(getattr(gradient, "shape", ())) != shape:
-                raise ShapeError(
-                    f"{self.title}: the head gradient of '{name}' must be {format_shape(shape)}, but it is "
-                    f"{format_shape(getattr(gradient, 'shape', ()))}"
-                )
+            if gradient is None:
+                continue
+            who = f"{self.title}: the head gradient of '{name}'"
+            if not hasattr(gradient, "shape"):
+                raise BindError(f"{who} must be an array, but it is a {type(gradient).__name__}")
+            if tuple(gradient.shape) != shape:
+                raise ShapeError(f"{who} must be {format_shape(shape)}, but it is {format_shape(gradient.shape)}")
+            check_numbers(who, gradient)
         return found
 
     def _load(self, inputs: Mapping[str, Any]) -> None:
@@ -374,16 +387,18 @@ class Executor:
                 raise UnknownNameError(
                     f"{self.title}: forward has no argument '{name}'{near_miss(name, self._argument_names)}"
                 )
-            shape = tuple(getattr(array, "shape", ()))
             if not hasattr(array, "shape"):
                 raise BindError(f"{self.title}: argument '{name}' must be an array, but it is a {type(array).__name__}")
+            shape = tuple(array.shape)
             if shape != self._shape_of[name]:
                 raise ShapeError(
                     f"{self.title}: argument '{name}' must be {format_shape(self._shape_of[name])}, but the array given to "
                     f"forward is {format_shape(shape)}; reshape(...) makes an executor for another shape"
                 )
-        for name, array in inputs.items():
-            copyto(self._arguments[name], array)
+            check_numbers(f"{self.title}: argument '{name}'", array)
+        for target, array in apart([(self._arguments[name], array) for name, array in inputs.items()]):
+            copyto(target, array)
+        for name in inputs:
             note_write(self._arguments[name], f"forward({name}=…) of {self.title}")
 
     # --- monitors ----------------------------------------------------------------------------------------------
@@ -393,6 +408,8 @@ class Executor:
 
         Gradients come as ``<node>_backward_output``; ``monitor_all`` adds the arguments. Exceptions propagate.
         """
+        if callback is not None and not callable(callback):
+            raise ArgumentError(f"{self.title}: the monitor callback must be callable, but it is {callback!r}")
         self._monitor, self._monitor_all = callback, monitor_all
 
     @property
@@ -402,12 +419,13 @@ class Executor:
 
     def _watch(self, bound: BoundPlan, forward: bool) -> None:
         """Run a bound plan step by step for the monitor."""
-        if self._monitor is None:
+        callback = self._monitor  # which it may change itself
+        if callback is None:
             return
         if forward and self._monitor_all:
             for name, array in {**self._arguments, **self._binding.aux}.items():
-                self._monitor(name, array.copy())
-        run_watched(bound, self._binding.graph, self._monitor, forward)
+                callback(name, array.copy())
+        run_watched(bound, self._binding.graph, callback, forward)
 
     # --- parameters, other shapes ------------------------------------------------------------------------------
 
@@ -432,13 +450,16 @@ class Executor:
                     if allow_extra_params:
                         continue
                     raise UnknownNameError(f"{self.title}: there is no {kind} '{name}'{near_miss(name, held)}")
+                if not hasattr(array, "shape"):
+                    raise BindError(f"{self.title}: {kind} '{name}' must be an array, but it is a {type(array).__name__}")
                 if tuple(array.shape) != tuple(held[name].shape):
                     raise ShapeError(
                         f"{self.title}: {kind} '{name}' must be {format_shape(held[name].shape)}, but the array given is "
                         f"{format_shape(array.shape)}"
                     )
+                check_numbers(f"{self.title}: {kind} '{name}'", array)
                 pairs.append((held[name], array))
-        for target, array in pairs:
+        for target, array in apart(pairs):
             copyto(target, array)
             note_write(target, f"copy_params_from of {self.title}")
 

@@ -202,7 +202,7 @@ class Symbol(Algebra):
         (None, None, None) if they do not follow. Raises TypeInferenceError for types that contradict each other.
         """
         given = {
-            name: None if kind is None else read_dtype(kind)
+            name: None if kind is None else read_dtype(kind, f"infer_type of '{name}'")
             for name, kind in self._by_name("infer_type", args, types).items()
         }
         values = infer_types(self.graph, given)
@@ -350,7 +350,7 @@ def Variable(
     if wd_mult is not None:
         attributes["__wd_mult__"] = str(wd_mult)
     if dtype is not None:
-        kind = read_dtype(dtype).name
+        kind = read_dtype(dtype, who).name
         attributes["__dtype__"] = str(TYPE_CODES.index(kind)) if kind in TYPE_CODES else kind
     if init is not None:
         if not isinstance(init, str) and not callable(getattr(init, "dumps", None)):

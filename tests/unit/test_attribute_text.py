@@ -95,7 +95,7 @@ def test_reads(name: str, value: Any, expected: Any) -> None:
         ("rate", True, "attribute 'rate' must be a number, but it is True"),
         ("mode", "summ", "attribute 'mode' must be one of mean, sum, max, but it is 'summ'; did you mean 'sum'?"),
         ("mode", "zzzzz", "attribute 'mode' must be one of mean, sum, max, but it is 'zzzzz'"),
-        ("kind", "float17", "attribute 'kind' must be an element type, but it is 'float17'"),
+        ("kind", "float17", "attribute 'kind' must be an element type of real numbers in native byte order, but it is 'float17'"),
         ("kernel", "(2, x)", "attribute 'kernel' must be a tuple, each item a whole number, but it is '(2, x)'"),
         (
             "kernel",

@@ -174,7 +174,7 @@ def test_copyto_refuses() -> None:
         (target, [1, 2], ShapeError, "copyto: the source must have the shape (2, 2), but it has (2,)"),
         (target, 1.0, ShapeError, "copyto: the source must have the shape (2, 2), but it has ()"),
         (target, [[1], [1, 2]], ShapeError, "copyto: the rows of the nested sequence must have equal lengths"),
-        (target, [["a", "b"]] * 2, TypeInferenceError, "copyto: the source must hold numbers, but its type is <U1"),
+        (target, [["a", "b"]] * 2, TypeInferenceError, "copyto: the source must hold real numbers, but its type is <U1"),
         (target, "text", ContextError, "a str is not an array of any known device"),
         ([0], [1], ContextError, "a list is not an array of any known device"),
     ]

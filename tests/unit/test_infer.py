@@ -148,7 +148,7 @@ def test_types() -> None:
     assert net.infer_type() == (None, None, None)
     with pytest.raises(errors.UnknownNameError, match="infer_type: <Symbol fc2> has no argument 'dat'; did you mean 'data'"):
         net.infer_type(dat="float32")
-    with pytest.raises(errors.AttributeValueError, match="must be an element type, but it is 'flat'"):
+    with pytest.raises(errors.AttributeValueError, match="must be an element type of real numbers in native byte order, but it is 'flat'"):
         net.infer_type(data="flat")
 
 
