@@ -6,6 +6,7 @@ when more is known. So a rule is written as if everything were known.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Never
 
@@ -88,6 +89,7 @@ def distinct(shapes: Iterable[Shape]) -> list[Shape]:
 def through(rule: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator for a function of shapes: ``ANY`` where a shape argument is ``ANY`` or the rule defers."""
 
+    @functools.wraps(rule)
     def wrapped(*arguments: Any) -> Any:
         if any(argument is ANY for argument in arguments):
             return ANY
