@@ -25,8 +25,8 @@ from ..errors import (
     format_shape,
     near_miss,
 )
-from ..executor import note_write
-from .binding import DeviceStore, _bind_exec, _check_arguments, bind_exec, check_arguments
+from ..streams import current_seed
+from .binding import _bind_exec, _check_arguments, bind_exec, check_arguments
 from .executor_group import DataParallelExecutorGroup
 from .gradient_sync import Layout, describe_nodes
 from .loading import (
@@ -40,6 +40,7 @@ from .loading import (
     load_label,
     rows_of,
 )
+from .replicas import KINDS, Replicas
 from .split import _split_input_slice, split_input_slice
 
 __all__ = [
@@ -103,10 +104,8 @@ class DataParallelExecutorManager:
         self.aux_names = _known("aux_names", aux_names, self.symbol.list_auxiliary_states())
         self._inputs = inputs | set(self.arg_names) - set(self.param_names)
         self.slices = split_input_slice(self._described.rows, self.work_load_list)
-        self.stores = [DeviceStore(one) for one in self.ctx]
-        self._lead = self.stores[next(i for i, load in enumerate(self.work_load_list) if load > 0)]
-        for store in self.stores:
-            store.grown = self._lead.grown  # one warning for all devices
+        self._replicas = Replicas(self.ctx, next(i for i, load in enumerate(self.work_load_list) if load > 0))
+        self.stores = self._replicas.stores
         self._groups: dict[tuple[Any, Hashable], DataParallelExecutorGroup] = {}
         self.execgrp_bucket: dict[Any, DataParallelExecutorGroup] = {}
         self._monitor: Any = None
@@ -141,13 +140,14 @@ class DataParallelExecutorManager:
             "grad_req": self.grad_req,
             "drop_pad": self.drop_pad,
             "max_in_flight": max_in_flight,
+            "seed": current_seed(),  # of masks and of the iterators' order
             "buckets": self._announced,
             "batches an epoch": getattr(train_data, "num_batches", None),
         }
         for key, graph in graphs.items():
             description |= describe_nodes(key, graph)
         comm.agree(description, "the model and its training")
-        return layout.connect(comm, self._lead, max_in_flight)
+        return layout.connect(comm, self._replicas.lead, max_in_flight)
 
     # --- buckets -----------------------------------------------------------------------------------------------
 
@@ -178,7 +178,7 @@ class DataParallelExecutorManager:
             parameters = [name for name in arguments if name not in inputs]
             self._check_values(key, (*parameters, *symbol.list_auxiliary_states()))
             slices = split_input_slice(described.rows, self.work_load_list, short=True)
-            before = [store.parameters.keys() | store.aux.keys() for store in self.stores]
+            before = self._replicas.names()
             group = DataParallelExecutorGroup(
                 symbol,
                 arguments,
@@ -190,7 +190,11 @@ class DataParallelExecutorManager:
                 stores=self.stores,
                 logger=self.logger,
             )
-            self._fill(group, before)
+            for kind, brought in (("parameters", group.param_names), ("aux", group.aux_names)):
+                for name in self._kept.keys() & set(brought):
+                    _check_shape(name, getattr(self._replicas.lead, kind)[name], self._kept[name])
+                    self._replicas.write(kind, name, self._kept.pop(name), "set_params")
+            self._replicas.catch_up(before)
             self._groups[place] = group
             self.execgrp_bucket.setdefault(key, group)
             if self._monitor is not None:
@@ -209,25 +213,7 @@ class DataParallelExecutorManager:
                 "the other buckets"
             )
 
-    def _fill(self, group: DataParallelExecutorGroup, before: Sequence[set[str]]) -> None:
-        """Give what a bucket brings its value: that which ``set_params`` has kept, or the leading device's."""
-        for kind, names in (("parameters", group.param_names), ("aux", group.aux_names)):
-            for name in names:
-                first = getattr(self._lead, kind)[name]
-                if name in self._kept:
-                    _check_shape(name, first, self._kept[name])
-                    copyto(first, self._kept.pop(name))
-                for store, had in zip(self.stores, before, strict=True):
-                    mine = getattr(store, kind)
-                    if store is not self._lead and name in mine and name not in had:
-                        copyto(mine[name], first)
-
     # --- parameters --------------------------------------------------------------------------------------------
-
-    def _everywhere(self, name: str, kind: str) -> list[Array]:
-        """One of the ``parameters`` (or ``aux``) on all devices that have it."""
-        held = [getattr(store, kind) for store in self.stores]
-        return [arrays[name] for arrays in held if name in arrays]
 
     def install_monitor(self, monitor: Any) -> None:
         """Watch every executor of every bucket and device, present and future."""
@@ -247,76 +233,47 @@ class DataParallelExecutorManager:
         With ``sym_gen``, values of names that no bucket has yet are kept for the bucket that brings them. Raises
         UnknownNameError for other strangers and ShapeError, before anything is copied.
         """
-        pairs: list[tuple[Array, Any]] = []
-        keep: dict[str, Array] = {}
-        for kind, given in (("parameters", arg_params), ("aux", aux_params or {})):
-            for name, value in given.items():
-                held = self._everywhere(name, kind)
-                if not held and (self.sym_gen is None or self._announced is not None):
-                    known = [*self._lead.parameters, *self._lead.aux]
-                    raise UnknownNameError(f"set_params: there is no '{name}' among the {kind}{near_miss(name, known)}")
-                if not held:
-                    keep[name] = np.array(asnumpy(value))
-                for array in held:
-                    _check_shape(name, array, value)
-                    pairs.append((array, value))
-        for array, value in pairs:
-            copyto(array, value)
-            note_write(array, "set_params")
-        self._kept |= keep
-        self._given = (self._given or set()) | set(arg_params) | set(aux_params or ())
+        given = dict(zip(KINDS, (arg_params, aux_params or {}), strict=True))
+        keeps = self.sym_gen is not None and self._announced is None
+        for kind, arrays in given.items():
+            if not keeps:
+                self._replicas.check("set_params", kind, arrays)
+            for name, value in arrays.items():
+                for held in self._replicas.of(kind, name):
+                    _check_shape(name, held, value)
+        for kind, arrays in given.items():
+            for name, value in arrays.items():
+                if not self._replicas.of(kind, name):
+                    self._kept[name] = np.array(asnumpy(value))
+                self._replicas.write(kind, name, value, "set_params")
+        self._given = (self._given or set()).union(*given.values())
         if self.comm is not None:
             self.broadcast_parameters()
 
     def broadcast_parameters(self) -> None:
-        """Give every rank and device the parameters and auxiliary states of rank 0's first device; collective."""
-        for kind in ("parameters", "aux"):
-            for name in sorted(getattr(self._lead, kind)):
-                first = getattr(self._lead, kind)[name]
+        """Give every rank and device the parameters and auxiliary states of rank 0's leading device; collective."""
+        for kind in KINDS:
+            held = getattr(self._replicas.lead, kind)
+            for name in sorted(held):
                 if self.comm is not None:
-                    self.comm.broadcast(first)
-                self._spread(name, first, kind, "broadcast_parameters")
-
-    def _spread(self, name: str, first: Array, kind: str, words: str) -> None:
-        """Copy the leading device's array to the other devices, and tell that the engine has written it."""
-        for array in self._everywhere(name, kind):
-            if array is not first:
-                copyto(array, first)
-            note_write(array, words)
+                    self.comm.broadcast(held[name])
+                self._replicas.write(kind, name, held[name], "broadcast_parameters")
 
     def copy_to(self, arg_params: Mapping[str, Array], aux_params: Mapping[str, Array] | None = None) -> None:
         """Write parameters and auxiliary states into the given arrays: the mean over devices (states: over ranks, too).
 
         Types are cast. Raises UnknownNameError for a name that is not there. Collective with ranks if there are states.
         """
-        for kind, given in (("parameters", arg_params), ("aux", aux_params or {})):
-            for name in given:
-                if not self._everywhere(name, kind):
-                    known = [*self._lead.parameters, *self._lead.aux]
-                    raise UnknownNameError(f"copy_to: there is no '{name}'{near_miss(name, known)}")
-            for name, mean in self._means(kind, given).items():
+        for kind, given, comm in (("parameters", arg_params, None), ("aux", aux_params or {}, self.comm)):
+            self._replicas.check("copy_to", kind, given)
+            for name, mean in self._replicas.means(kind, given, comm).items():
                 copyto(given[name], mean)
-
-    def _means(self, kind: str, names: Iterable[str]) -> dict[str, np.ndarray[Any, Any]]:
-        """Means over devices, of auxiliary states also over ranks; in float64, where those of equal numbers are exact."""
-        means = {}
-        for name in names:
-            held = [asnumpy(array) for array in self._everywhere(name, kind)]
-            means[name] = np.mean(held, axis=0, dtype=np.float64) if len(held) > 1 else held[0]
-        if self.comm is not None and kind == "aux" and means:
-            flat = np.concatenate([mean.reshape(-1) for mean in means.values()], dtype=np.float64)
-            self.comm.allreduce(flat)
-            ends = np.cumsum([mean.size for mean in means.values()])[:-1]
-            parts = np.split(flat / self.comm.size, ends)
-            means = {name: part.reshape(means[name].shape) for name, part in zip(means, parts, strict=True)}
-        return means
 
     def _merge_states(self) -> None:
         """Give all devices and ranks the mean of their auxiliary states, which each moves from its own rows."""
         if self._moved and (self.comm is not None or len(self.ctx) > 1):
-            for name, mean in self._means("aux", self._lead.aux).items():
-                for array in self._everywhere(name, "aux"):
-                    copyto(array, mean)
+            for name, mean in self._replicas.means("aux", self._replicas.lead.aux, self.comm).items():
+                self._replicas.write("aux", name, mean, "the mean of states")
         self._moved = False
 
     @property
@@ -423,20 +380,9 @@ class DataParallelExecutorManager:
 
     def _sum(self) -> None:
         """Sum gradients over the devices into the leading one, in device order, then over ranks."""
-        adds, group = self.grad_req == "add", self.curr_execgrp
-        ran = range(len(self.stores)) if adds else group.devices if group is not None else ()
-        others = [self.stores[i].gradients for i in ran if self.stores[i] is not self._lead]
-        context = self._lead.context
-        for name in self._used if others else ():
-            total = self._lead.gradients[name]
-            for gradients in others:
-                if name in gradients:
-                    copy = gradients[name]
-                    if not context.device.owns(copy):
-                        copy = context.empty(tuple(total.shape), total.dtype, "gradient")
-                        copyto(copy, gradients[name])
-                    with context.device.enter():
-                        context.xp.add(total, copy, out=total)
+        group = self.curr_execgrp
+        ran = range(len(self.ctx)) if self.grad_req == "add" else group.devices if group is not None else ()
+        self._replicas.sum_gradients(self._used, ran)
         if self._sync is not None:
             self._used = dict.fromkeys(self._sync.finish(self._used))
         self._summed = True
@@ -451,19 +397,16 @@ class DataParallelExecutorManager:
             raise NotBoundError("update: run backward first")
         if not self._summed:
             self._sum()
+        lead = self._replicas.lead
         for name in self._used:
-            parameter = self._lead.parameters[name]
-            updater(name, self._lead.gradients[name], parameter)
-            self._spread(name, parameter, "parameters", "the update")
+            updater(name, lead.gradients[name], lead.parameters[name])
+            self._replicas.write("parameters", name, lead.parameters[name], "the update")
         if self.comm is not None:
             self.comm.first_step_done()
 
     def zero_grad(self) -> None:
         """Set all gradients to zero (accumulation with ``grad_req='add'``)."""
-        for store in self.stores:
-            for array in store.gradients.values():
-                with store.context.device.enter():
-                    array.fill(0)
+        self._replicas.zero_gradients()
         self._used, self._summed = {}, None
 
     def get_outputs(self) -> list[np.ndarray[Any, Any]]:

@@ -243,7 +243,7 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "copy_to of a stranger": (
         lambda: manager().copy_to({"fc1_wieght": np.zeros(3)}),
         errors.UnknownNameError,
-        "copy_to: there is no 'fc1_wieght'; did you mean 'fc1_weight' or 'fc2_weight'?",
+        "copy_to: there is no 'fc1_wieght' among the parameters; did you mean 'fc1_weight' or 'fc2_weight'?",
     ),
     "forward before a batch": (
         lambda: manager().forward(),

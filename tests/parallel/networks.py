@@ -85,9 +85,10 @@ class Described:
     """What a manager asks of an iterator."""
 
     def __init__(
-        self, data: dict[str, tuple[int, ...]], label: dict[str, tuple[int, ...]], layout: str | None = None, **more: Any
+        self, data: dict[str, tuple[int, ...]], label: dict[str, tuple[int, ...]], layout: str | None = None,
+        dtype: Any = np.float32, **more: Any,
     ) -> None:
-        self.provide_data = [DataDesc(name, shape, np.float32, layout) for name, shape in data.items()]
+        self.provide_data = [DataDesc(name, shape, dtype, layout) for name, shape in data.items()]
         self.provide_label = [DataDesc(name, shape, np.float32, layout) for name, shape in label.items()]
         self.batch_size = self.provide_data[0].shape[max(0, DataDesc.get_batch_axis(layout))]
         self.__dict__ |= more

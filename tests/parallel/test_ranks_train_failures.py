@@ -28,6 +28,7 @@ REFUSED = {
     "operator": differs("\"parameter 'bn_gamma'\"", "not there", "(8,) float32"),
     "attribute": differs("\"node 'drop'\"", DROPOUT % 0.25, DROPOUT % 0.5),
     "gradient request": differs("'grad_req'", "write", "add"),
+    "seed": differs("'seed'", "0", "1"),
     "steps": differs("'batches an epoch'", "7", "8"),
     "bucket keys": differs("'buckets'", "[3, 5]", "[3, 4, 5]"),
     "another bucket": differs("\"parameter 'own3_bias'\"", "not there", "(4,) float32"),

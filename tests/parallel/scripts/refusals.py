@@ -46,6 +46,14 @@ def reduced():
     one.backward()
 
 
+def seed():
+    ax.random.seed(RANKS.rank)
+    try:
+        manager(mlp(dropout=0.5))
+    finally:
+        ax.random.seed(0)
+
+
 def square(key):
     """A bucket whose parameter has the shape of its data."""
     return ax.sym.MakeLoss(ax.sym.Variable("data") * ax.sym.Variable(f"weight_{key}"))
@@ -60,6 +68,7 @@ CASES = {
     "operator": lambda: manager(mlp(norm=ODD)),
     "attribute": lambda: manager(mlp(dropout=0.5 if ODD else 0.25)),
     "gradient request": lambda: manager(mlp(), grad_req="add" if ODD else "write"),
+    "seed": seed,
     "steps": lambda: manager(mlp(), Described(*FLAT, num_batches=RANKS.rank + 7)),
     "bucket keys": lambda: bucketed(lstm(1, 4, 7), bucket_keys=[3, 4, 5] if ODD else [3, 5]),
     "another bucket": lambda: bucketed(lstm(1, 4, 7, own=(3,) if ODD else ())),
