@@ -43,7 +43,7 @@ def main(path: str, devices: int) -> None:
         own = hashlib.sha256(b"".join(trainer.manager.stores[0].parameters[n].tobytes() for n in sorted(trainer.manager.stores[0].parameters)))
         assert len(set(ranks.allgather_object(own.hexdigest()))) == 1, name
         found |= {f"{name}/{parameter}": value for parameter, value in result.items()}
-        if name == "convolution" and devices == 1:
+        if name in ("convolution", "norm") and devices == 1:
             starts = [when for when, what, _ in trainer.manager._sync.events if what == "start"]
             assert len(starts) >= 3, starts
             assert starts[0] < starts[-2] < written[-1], (starts, written)
