@@ -4,8 +4,8 @@
     python examples/train.py --devices 2            # two replicas in threads, half the batch each
     mpirun -n 4 python examples/train.py            # four ranks, a quarter of the batch each
 
-The data are the 1,797 images of 8×8 pixels that scikit-learn ships (``load_digits``). Shuffled with seed 0, the first 1,437
-train and the last 360 are held out. The global batch is 96 images however many devices or ranks share it.
+The data are the 1,797 images of 8×8 pixels that scikit-learn ships (``load_digits``). Shuffled with seed 0, the first
+1,437 train and the last 360 are held out. The global batch is 96 images however many devices or ranks share it.
 The last line is for programs: test_accuracy=… samples_per_s=… comm_s=… ranks=…
 """
 
@@ -75,8 +75,9 @@ def main() -> None:
 
     # Start values; those of rank 0 go to all ranks and devices.
     shapes, _, state_shapes = net.infer_shape(data=(BATCH, *images.shape[1:]))
-    params = {n: np.zeros(s, np.float32) for n, s in zip(net.list_arguments(), shapes) if n in manager.param_names}
-    states = {n: np.zeros(s, np.float32) for n, s in zip(net.list_auxiliary_states(), state_shapes)}
+    shape_of = dict(zip(net.list_arguments(), shapes, strict=True))
+    params = {name: np.zeros(shape_of[name], np.float32) for name in manager.param_names}
+    states = {n: np.zeros(s, np.float32) for n, s in zip(net.list_auxiliary_states(), state_shapes, strict=True)}
     initializer = ax.init.Xavier(rnd_type="gaussian", factor_type="in", magnitude=2)
     for name, array in {**params, **states}.items():
         initializer(ax.InitDesc(name, net.attr_dict().get(name)), array)

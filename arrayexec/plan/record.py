@@ -12,14 +12,15 @@ from ..errors import format_shape
 from ..registry import Op
 
 Binding = int | tuple[int | None, ...] | str | None
-"""One body parameter: a value's number, several for ``Many``, the name of a special one (xp rng is_train …), or None."""
+"""One body parameter: a value's number, several for ``Many``, the name of a special one (xp rng …), or None."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Value:
     """One array of the plan.
 
-    ``role``: argument, aux and gradient are the user's arrays; output, head_gradient, internal and scratch lie in the arena.
+    ``role``: argument, aux and gradient are the user's arrays; output, head_gradient, internal and scratch lie in the
+    arena.
     ``base`` is the value whose bytes this one shares, ``offset`` bytes behind its start (a view).
     """
 
@@ -140,7 +141,8 @@ class Plan:
             return f"{value.name} {format_shape(value.shape)} {value.dtype.name} {place}"
 
         lines = [
-            f"plan: {len(self.steps)} steps, arena {self.arena_bytes} bytes (live {self.live_bytes} at step {self.peak_step})"
+            f"plan: {len(self.steps)} steps, arena {self.arena_bytes} bytes "
+            f"(live {self.live_bytes} at step {self.peak_step})"
         ]
         for number, step in enumerate(self.steps):
             lane = f" lane {step.lane}" if step.lane >= 0 else ""

@@ -113,7 +113,7 @@ class Graph:
             self.owner += [number] * (len(signature.outputs) + len(signature.hidden) if signature else 1)
         seen: dict[str, int] = {}
         self.twins: list[int] = []
-        """For every node, how many operator nodes of its name stand before it: twins draw random numbers of their own."""
+        """For every node, how many operator nodes of its name stand before it: twins draw their own random numbers."""
         for node in self.nodes:
             self.twins.append(seen.get(node.name, 0))
             seen[node.name] = self.twins[-1] + (node.op is not None)

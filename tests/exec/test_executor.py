@@ -207,7 +207,7 @@ def test_writes_by_hand_are_the_users_wish() -> None:
 class FailsOnDemand(Op):
     """``out = data``; raises while the first value is negative."""
 
-    examples = [dict(data=(2, 2))]
+    examples = [{"data": (2, 2)}]
 
     def infer(self, s: Any) -> None:
         s.out = s.data
@@ -467,15 +467,15 @@ def test_errors_of_executors(call: Any, error: type[Exception], text: str) -> No
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [
-        (dict(args={"data": draw(4, 3), "fc_weight": draw(2, 3)}), BindError, "bind: 'fc_bias' is missing in args"),
-        (dict(args=[draw(4, 3), draw(2, 3)]), BindError, "bind: args: 2 items for 3 names: data, fc_weight, fc_bias"),
-        (dict(args=[draw(4, 3), draw(2, 4), draw(2)]), ShapeError, "weight 'fc_weight' must be (2, 3), but it is (2, 4) (differs in dim 1)"),
-        (dict(args=[draw(4, 3), draw(2, 3).astype(np.float64), draw(2)]), TypeInferenceError, "must be float32, but it is float64"),
-        (dict(args=[draw(4, 3), draw(2, 3), draw(2)], grad_req="bogus", args_grad=[None] * 3), BindError, "grad_req of 'data' must be write, add or null, but it is 'bogus'"),
-        (dict(args=[draw(4, 3), draw(2, 3), draw(2)], grad_req={"wait": "add"}), UnknownNameError, "grad_req: there is no argument 'wait'"),
-        (dict(args=[draw(4, 3), draw(2, 3), draw(2)], args_grad={"data": draw(3, 3)}), ShapeError, "the gradient array of 'data' must be (4, 3), but it is (3, 3)"),
-        (dict(args=[draw(4, 3), draw(2, 3), [1.0, 2.0]]), BindError, "argument 'fc_bias' must be an array of cpu(0), but it is a list"),
-        (dict(args=[draw(4, 3), draw(2, 3), draw(2)], group2ctx={"dev1": ax.cpu(1)}), BindError, "group2ctx puts 'dev1' on cpu(1)"),
+        ({"args": {"data": draw(4, 3), "fc_weight": draw(2, 3)}}, BindError, "bind: 'fc_bias' is missing in args"),
+        ({"args": [draw(4, 3), draw(2, 3)]}, BindError, "bind: args: 2 items for 3 names: data, fc_weight, fc_bias"),
+        ({"args": [draw(4, 3), draw(2, 4), draw(2)]}, ShapeError, "weight 'fc_weight' must be (2, 3), but it is (2, 4) (differs in dim 1)"),
+        ({"args": [draw(4, 3), draw(2, 3).astype(np.float64), draw(2)]}, TypeInferenceError, "must be float32, but it is float64"),
+        ({"args": [draw(4, 3), draw(2, 3), draw(2)], "grad_req": "bogus", "args_grad": [None] * 3}, BindError, "grad_req of 'data' must be write, add or null, but it is 'bogus'"),
+        ({"args": [draw(4, 3), draw(2, 3), draw(2)], "grad_req": {"wait": "add"}}, UnknownNameError, "grad_req: there is no argument 'wait'"),
+        ({"args": [draw(4, 3), draw(2, 3), draw(2)], "args_grad": {"data": draw(3, 3)}}, ShapeError, "the gradient array of 'data' must be (4, 3), but it is (3, 3)"),
+        ({"args": [draw(4, 3), draw(2, 3), [1.0, 2.0]]}, BindError, "argument 'fc_bias' must be an array of cpu(0), but it is a list"),
+        ({"args": [draw(4, 3), draw(2, 3), draw(2)], "group2ctx": {"dev1": ax.cpu(1)}}, BindError, "group2ctx puts 'dev1' on cpu(1)"),
     ],
 )  # fmt: skip
 def test_errors_of_bind(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
