@@ -50,6 +50,8 @@ class Op:
     aux: ClassVar[Any] = ()
     no_gradient: ClassVar[tuple[str, ...]] = ()
     inplace: ClassVar[Mapping[str, str]] = {}
+    passes: ClassVar[Any] = ()
+    """Inputs whose gradient is that of the one output as it is: the plan hands it on, backward is not asked for it."""
     ignored: ClassVar[Any] = ()
     rows: ClassVar[str | None] = None
     hints: ClassVar[tuple[str, ...]] = ()

@@ -101,13 +101,13 @@ class BoundPlan:
             target, source = (arrays[b] for b in _flat(step.bindings))
             return functools.partial(self._xp.copyto, target, source)
         if step.kind == "add":
-            target, source = (arrays[b] for b in _flat(step.bindings))
-            return functools.partial(self._xp.add, target, source, target)
+            bound = [arrays[b] for b in _flat(step.bindings)]  # the last two, summed into the first
+            return functools.partial(self._xp.add, *bound[-2:], bound[0])
         if step.kind == "zero":
             return functools.partial(arrays[_flat(step.bindings)[0]].fill, 0)
         op: Op = step.op  # type: ignore[assignment]
         special = {"xp": self._xp, "is_train": self.plan.is_train, "comm": None, "state": self._states.get(step.node)}
-        bound: list[Any] = []
+        bound = []
         for binding in step.bindings:
             if isinstance(binding, int):
                 bound.append(arrays[binding])

@@ -374,6 +374,7 @@ def compile_row(row: Row, module: str, base: type[Pointwise] = Pointwise) -> typ
         "reads": reads,
         "scratch": bodies.scratch,
         "inplace": bodies.inplace,
+        "passes": () if base.broadcasts else tuple(n for n, g in gradients.items() if ast.unparse(g) == "dout"),
         "floating": bodies.floating,
         "examples": [_example(row, expression, base.broadcasts)],
     }

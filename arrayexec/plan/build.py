@@ -203,6 +203,7 @@ class _Builder:
         graph, draft = self.graph, self.draft
         self.needs, runs = flow(graph, self.wants)
         self.sums: dict[int, int] = {}  # entry: the value in which its gradient is summed
+        self.holders: dict[int, set[int]] = {}  # root of such a value: the entries for which it is still needed
         self.last: dict[str, int] = {}  # argument: the step after which its gradient is finished
         for name in self.wants:
             value = draft.values[draft.arguments[name]]
@@ -234,20 +235,27 @@ class _Builder:
         """Where the next contribution to an entry's gradient is written: straight into the user's array if it is the first."""
         if entry in self.direct and entry not in self.sums:
             return self.direct[entry]
-        return self.draft.add(f"d {self.graph.entry_name(entry)}", self.shapes[entry], self.types[entry])
+        return self.internal(entry)
 
     def contribute(self, entry: int, value: int) -> None:
         """Count ``value`` as a contribution to an entry's gradient: the first is the sum, later ones are added to it."""
-        if entry not in self.sums:
-            target = self.direct.get(entry)
-            if target is not None and value != target:
-                self.emit("copy", "backward", f"gradient of {self.graph.entry_name(entry)}", (target, value), (target,))
-            self.sums[entry] = value if target is None else target
-        else:
-            total = self.sums[entry]
-            name = f"gradient of {self.graph.entry_name(entry)}"
-            self.emit("add", "backward", name, (total, value), (total,))
+        name, total = f"gradient of {self.graph.entry_name(entry)}", self.sums.get(entry)
+        if total is None:
+            target = self.direct.get(entry, value)
+            if target != value:
+                self.emit("copy", "backward", name, (target, value), (target,))
+        else:  # into the bytes of one of the two that no other entry needs
+            free = [v for v in (total, value) if not self.holders.get(self.draft.root(v), set()) - {entry}]
+            target = free[0] if free else self.internal(entry)
+            self.emit("add", "backward", name, (target, total, value), (target,))
+        self.sums[entry] = target
+        self.holders.setdefault(self.draft.root(target), set()).add(entry)
         self.note(entry)
+
+    def internal(self, entry: int, base: int | None = None) -> int:
+        """A new value for a gradient of an entry."""
+        name = f"d {self.graph.entry_name(entry)}"
+        return self.draft.add(name, self.shapes[entry], self.types[entry], base=base)
 
     def note(self, entry: int) -> None:
         node = self.graph.nodes[self.graph.owner[entry]]
@@ -262,8 +270,8 @@ class _Builder:
         wanted = [p for p in gradient_positions(signature, op) if graph.inputs[number][p] in self.needs]
         if self.is_view(number):
             entry, total = graph.inputs[number][0], self.sums[outputs[0]]
-            name = f"d {graph.entry_name(entry)}"
-            self.contribute(entry, draft.add(name, self.shapes[entry], self.types[entry], base=total))
+            self.contribute(entry, self.internal(entry, base=total))
+            self.release(outputs)
             return
         douts: dict[int, int] = {}
         if signature.head_gradient:
@@ -271,28 +279,32 @@ class _Builder:
             for position in sorted(read):
                 entry = outputs[position]
                 if entry not in self.sums:  # nobody used this output: its gradient is zero
-                    self.sums[entry] = draft.add(f"d {graph.entry_name(entry)}", self.shapes[entry], self.types[entry])
+                    self.sums[entry] = self.internal(entry)
                     self.emit("zero", "backward", node.where, (self.sums[entry],), (self.sums[entry],))
                 douts[position] = self.sums[entry]
+        passed = {p: douts[0] for p in wanted if signature.inputs[p] in op.passes}
         dins: dict[int, int] = {}
         taken: set[int] = set()
         for position in wanted:
             entry = graph.inputs[number][position]
-            first = entry not in taken  # of several uses in one node only the first may go straight to the user's array
+            if position not in passed:  # of several uses in one node only the first may go straight to the user's array
+                dins[position] = self.internal(entry) if entry in taken else self.destination(entry)
             taken.add(entry)
-            dins[position] = (
-                self.destination(entry)
-                if first
-                else draft.add(f"d {graph.entry_name(entry)}", self.shapes[entry], self.types[entry])
-            )
-        kept = frozenset(op.keeps(frozenset(signature.inputs[p] for p in wanted)))
-        bindings, temps = self.bind(number, signature.backward or (), signature, douts, dins, kept, body.parameters)
-        pairs = self.pairs(op, body, bindings, list(dins.values()) + list(douts.values()))
-        self.emit(
-            "backward", "backward", node.where, bindings, [*dins.values(), *temps], op=op, node=number, pairs=pairs
-        )
-        for position, value in dins.items():
-            self.contribute(graph.inputs[number][position], value)
+        if dins:
+            kept = frozenset(op.keeps(frozenset(signature.inputs[p] for p in dins)))
+            bindings, temps = self.bind(number, signature.backward or (), signature, douts, dins, kept, body.parameters)
+            given = [*dins.values(), *douts.values(), *passed.values()]
+            pairs = self.pairs(op, body, bindings, given)
+            self.emit("backward", "backward", node.where, bindings, [*dins.values(), *temps], op=op, node=number, pairs=pairs)
+        for position in wanted:
+            self.contribute(graph.inputs[number][position], passed.get(position, dins.get(position, -1)))
+        self.release(outputs)
+
+    def release(self, outputs: Sequence[int]) -> None:
+        """The gradients of these entries have been read by all who read them."""
+        for entry in outputs:
+            if entry in self.sums:
+                self.holders.get(self.draft.root(self.sums[entry]), set()).discard(entry)
 
     def finish(self) -> None:
         """Gradients that were summed in the arena go to the user's arrays; what nothing contributed to is zero."""
