@@ -1,4 +1,4 @@
-"""Partly known shapes: unknown dims absorb, comparing them defers, helpers let both through."""
+"""Partly known shapes: unknown dims absorb, comparing them defers, rules for moving dims let both through."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_product() -> None:
     assert product(ANY) is UNKNOWN
 
 
-def test_helpers_move_dims_and_let_unknown_ones_through() -> None:
+def test_rules_move_dims_and_let_unknown_ones_through() -> None:
     shape = (2, UNKNOWN, 4)
     assert swap(shape, 0, 2) == (4, shape[1], 2)
     assert permute((2, 3, 4), (2, 0, 1)) == (4, 2, 3)
