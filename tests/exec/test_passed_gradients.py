@@ -17,7 +17,7 @@ def residual() -> Any:
     """Both summands get a second contribution after the sum's gradient went to them."""
     a = sym.tanh(sym.Variable("x"))
     b = sym.sin(sym.Variable("y"))
-    return (a + b) * sym.exp(a) + sym.Reshape(sym.Reshape(b, shape=(3, 4)), shape=(4, 3))
+    return sym.exp(a) * (a + b) + sym.Reshape(sym.Reshape(b, shape=(3, 4)), shape=(4, 3))
 
 
 def twice() -> Any:
