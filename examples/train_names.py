@@ -1,6 +1,6 @@
 """A character model of surnames: an LSTM, unrolled to as many steps as a name is long, trained data-parallel.
 
-    python examples/train_names.py                  # 150 seconds of training
+    python examples/train_names.py                  # 150 seconds, two replicas in threads, half of every batch each
     python examples/train_names.py --seconds 30     # fewer
     mpirun -n 4 python examples/train_names.py      # four ranks, a quarter of every batch each
 
@@ -31,7 +31,10 @@ def network(length: int) -> sym.Symbol:
     """Characters (n, length) in; for every one of them the probabilities of the next."""
     data, label = sym.Variable("data"), sym.Variable("softmax_label")
     inputs = sym.Embedding(data, input_dim=CLASSES + 1, output_dim=32, name="embed")
-    outputs, _ = ax.rnn.LSTMCell(HIDDEN).unroll(length, inputs, merge_outputs=True)
+    cell = ax.rnn.SequentialRNNCell()
+    cell.add(ax.rnn.LSTMCell(HIDDEN))
+    cell.add(ax.rnn.DropoutCell(0.2))
+    outputs, _ = cell.unroll(length, inputs, merge_outputs=True)
     outputs = sym.Reshape(outputs, shape=(-1, HIDDEN))
     scores = sym.FullyConnected(outputs, num_hidden=CLASSES, name="scores")
     return sym.SoftmaxOutput(
@@ -70,8 +73,9 @@ def main() -> None:
     train_names, test_names = ngram.load()
     train, test = batches(train_names, comm, shuffle=True), batches(test_names, comm, shuffle=False)
 
-    # One executor a bucket, made when the first batch of that length comes; memory is that of the longest.
-    manager = ax.executor_manager.DataParallelExecutorManager(None, ax.cpu(), train, sym_gen=network, comm=comm)
+    # One executor a bucket and device, made when the first batch of that length comes; memory is that of the longest.
+    devices = [ax.cpu(i) for i in range(2 if comm.size == 1 else 1)]
+    manager = ax.executor_manager.DataParallelExecutorManager(None, devices, train, sym_gen=network, comm=comm)
     manager.set_params(start_values(manager.symbol, train.default_bucket_key))
     adam = ax.optimizer.create("adam", learning_rate=RATE, rescale_grad=1 / BATCH)
     updater = ax.optimizer.get_updater(adam)
