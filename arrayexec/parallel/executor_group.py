@@ -40,7 +40,7 @@ class DataParallelExecutorGroup:
         self.ctx = list(ctx)
         self.slices = list(slices)
         self.batch_size = self.slices[-1].stop
-        self.described = described = Described.of(train_data)
+        self.described = described = Described.of(train_data.provide_data, train_data.provide_label)
         arguments = set(arg_names)
         self._axis = {item.name: batch_axis(item) for item in described.all}
         self._labels = [item.name for item in described.provide_label]

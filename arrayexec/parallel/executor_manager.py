@@ -90,7 +90,7 @@ class DataParallelExecutorManager:
         self.batch_size = train_data.batch_size
         self.step = 0
         """Training forwards so far; addresses the random streams."""
-        self._described = Described.of(train_data)
+        self._described = Described.of(train_data.provide_data, train_data.provide_label)
         self._default = self._key(train_data, "default_bucket_key")
         self._generated: dict[Any, _Generated] = {}
         if symbol is not None:
@@ -112,7 +112,10 @@ class DataParallelExecutorManager:
         self._kept: dict[str, Array] = {}
         self._given: set[str] | None = None  # names that set_params has had
         self._announced: list[Any] | None = None
-        self._sync = None if self.comm is None else self._agree(self.comm, train_data, bucket_keys, max_in_flight)
+        self.gradient_buckets: GradientBuckets | None = None
+        """With ranks, what sums the gradients over them; ``events`` tells when."""
+        if self.comm is not None:
+            self.gradient_buckets = self._agree(self.comm, train_data, bucket_keys, max_in_flight)
         self.execgrp = self._group(self._default, self._described)
         self.curr_execgrp: DataParallelExecutorGroup | None = None
         self._batch: Any = None
@@ -133,8 +136,11 @@ class DataParallelExecutorManager:
                     "buckets under ranks must be announced: give bucket_keys=, or an iterator that has 'buckets'"
                 )
             self._announced = [_hashable(key) for key in keys]
-            graphs |= {key: self._generate(key)[0] for key in self._announced}
-            layout.add({k: s for k, s in graphs.items() if k != self._default}, getattr(train_data, "describe", None))
+            describe = getattr(train_data, "describe", None)
+            for key in self._announced:
+                if key not in graphs:
+                    graphs[key] = self._generate(key)[0]
+                    layout.add(key, graphs[key], Described.of(*describe(key)) if describe is not None else None)
         description = {
             **layout.description(),
             "grad_req": self.grad_req,
@@ -365,7 +371,7 @@ class DataParallelExecutorManager:
         if not adds:
             self._used = {}
         self._used |= dict.fromkeys(group.trained_names if group is not None else ())
-        sync = None if adds else self._sync
+        sync = None if adds else self.gradient_buckets
 
         def ready(name: str) -> None:
             if sync is not None and name in self._used:
@@ -383,8 +389,8 @@ class DataParallelExecutorManager:
         group = self.curr_execgrp
         ran = range(len(self.ctx)) if self.grad_req == "add" else group.devices if group is not None else ()
         self._replicas.sum_gradients(self._used, ran)
-        if self._sync is not None:
-            self._used = dict.fromkeys(self._sync.finish(self._used))
+        if self.gradient_buckets is not None:
+            self._used = dict.fromkeys(self.gradient_buckets.finish(self._used))
         self._summed = True
 
     def update(self, updater: Any) -> None:

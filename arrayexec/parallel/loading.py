@@ -38,12 +38,11 @@ class Described:
     provide_label: tuple[DataDesc, ...]
 
     @classmethod
-    def of(cls, source: Any) -> Described:
-        """The descriptions that an iterator (or anything with ``provide_data`` and ``provide_label``) gives."""
-        data = tuple(map(describe, source.provide_data or ()))
+    def of(cls, data: Sequence[Any] | None, label: Sequence[Any] | None) -> Described:
+        """From what an iterator gives as ``provide_data`` and ``provide_label``; ShapeError without any data."""
         if not data:
-            raise ShapeError("a batch must have at least one data array, but provide_data describes none")
-        return cls(data, tuple(map(describe, source.provide_label or ())))
+            raise ShapeError("a batch must have at least one data array, but none is described")
+        return cls(tuple(map(describe, data)), tuple(map(describe, label or ())))
 
     @property
     def all(self) -> tuple[DataDesc, ...]:

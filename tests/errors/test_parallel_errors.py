@@ -120,7 +120,7 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "no data": (
         lambda: group(SimpleNamespace(provide_data=[], provide_label=None)),
         errors.ShapeError,
-        "a batch must have at least one data array, but provide_data describes none",
+        "a batch must have at least one data array, but none is described",
     ),
     "backward of a group that has not run": (
         lambda: group(FLAT).backward(),

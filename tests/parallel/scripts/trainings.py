@@ -20,7 +20,7 @@ def watch(trainer: Trainer) -> list[float]:
 
     def bound(*given: object, **options: object) -> None:
         bind(*given, **options)
-        buckets = trainer.manager._sync
+        buckets = trainer.manager.gradient_buckets
         ready = buckets.ready
 
         def seen(name: str) -> None:
@@ -44,7 +44,7 @@ def main(path: str, devices: int) -> None:
         assert len(set(ranks.allgather_object(own.hexdigest()))) == 1, name
         found |= {f"{name}/{parameter}": value for parameter, value in result.items()}
         if name in ("convolution", "norm") and devices == 1:
-            starts = [when for when, what, _ in trainer.manager._sync.events if what == "start"]
+            starts = [when for when, what, _ in trainer.manager.gradient_buckets.events if what == "start"]
             assert len(starts) >= 3, starts
             assert starts[0] < starts[-2] < written[-1], (starts, written)
     if ranks.rank == 0:
