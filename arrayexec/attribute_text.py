@@ -157,11 +157,22 @@ def attributes_of(cls: Any, title: str) -> Mapping[str, Attribute]:
     fields = dataclasses.fields(cls)
     if not fields:
         return {}
-    hints = typing.get_type_hints(cls)
+    try:
+        hints = typing.get_type_hints(cls)
+    except (NameError, TypeError, SyntaxError) as error:
+        raise OperatorDefinitionError(f"operator {title}: the types of its attributes are unclear: {error}") from None
     found = {}
     for field in fields:
         read, text = _reader(hints[field.name], f"operator {title}")
         required = field.default is dataclasses.MISSING
+        try:
+            if field.default_factory is not dataclasses.MISSING:
+                raise _Wrong
+            _ = required or read(field.default)
+        except _Wrong:
+            fact = f"the default of attribute '{field.name}' must be {text}"
+            shown = "made by a factory" if field.default is dataclasses.MISSING else repr(field.default)
+            raise OperatorDefinitionError(f"operator {title}: {fact}, but it is {shown}") from None
         found[field.name] = Attribute(field.name, read, text, required, None if required else field.default)
     return found
 

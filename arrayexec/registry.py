@@ -153,7 +153,10 @@ class Signature(NamedTuple):
 
 def _names(op: Op, kind: str) -> tuple[str, ...]:
     value = getattr(op, kind, None)
-    return tuple(value() if callable(value) else value or ())
+    value = value() if callable(value) else () if value is None else value
+    if not isinstance(value, tuple | list) or not all(isinstance(name, str) for name in value):
+        raise OperatorDefinitionError(f"operator {op.form.name}: {kind} must be a tuple of names, but it is {value!r}")
+    return tuple(value)
 
 
 def _expand(op: Op, form: Form, outputs: tuple[str, ...]) -> tuple[str, ...]:
@@ -177,6 +180,12 @@ def signature_of(op: Op) -> Signature:
     outputs, hidden, aux = _names(op, "outputs"), _names(op, "hidden"), _names(op, "aux")
     inputs = _names(op, "inputs") if hasattr(op, "inputs") else _expand(op, form, outputs)
     fixed = set(form.forward.parameters) - form.forward.many - SPECIAL
+    every = [*inputs, *aux, *outputs, *hidden]
+    if not outputs or len(set(every)) < len(every):
+        raise OperatorDefinitionError(
+            f"operator {form.name}: there must be an output, and all names must differ, but inputs, auxiliary states, "
+            f"outputs and hidden outputs are {inputs}, {aux}, {outputs}, {hidden}"
+        )
     unused = frozenset(op.unused())
     variadic = tuple(i for i, name in enumerate(inputs) if name not in fixed) if form.variadic else ()
     groups: dict[str, Any] = {}
@@ -275,7 +284,12 @@ def _body(cls: type[Op], name: str) -> Body | None:
     function = cls.__dict__.get(name) or getattr(cls, name, None)
     if function is None:
         return None
-    parameters = list(inspect.signature(function).parameters.values())[1:]
+    parameters = list(inspect.signature(function).parameters.values())[1:] if callable(function) else []
+    for p in parameters:
+        if p.kind is not p.POSITIONAL_OR_KEYWORD:
+            raise OperatorDefinitionError(
+                f"operator {cls.__name__}: parameters of {name} are bound by name, one each, so '{p}' cannot be bound"
+            )
     marks = {p.name: str(p.annotation) for p in parameters}
     return Body(
         tuple(p.name for p in parameters),
@@ -291,8 +305,8 @@ def _check(cls: type[Op], form: Form) -> None:
         raise OperatorDefinitionError(f"operator {form.name}: {text}")
 
     for name in form.attributes:
-        if hasattr(Op, name) or name in SPECIAL:
-            refuse(f"attribute '{name}' bears the name of a member of the operator form; choose another")
+        if hasattr(Op, name) or name in SPECIAL or name in ("name", "attr"):
+            refuse(f"attribute '{name}' bears a name that the operator form or every symbol has; choose another")
     for kind in ("inputs", "outputs", "hidden", "aux", "no_gradient", "hints"):
         names = getattr(cls, kind, ())
         if isinstance(names, str):
@@ -313,6 +327,22 @@ def _check(cls: type[Op], form: Form) -> None:
                 refuse(f"parameter '{name}' of {title} is none of forward's ({every}){near_miss(name, known)}")
     if form.update and not cls.aux:
         refuse("has update but no auxiliary states (aux = …)")
+    inplace: Any = {} if isinstance(cls.inplace, property) else cls.inplace
+    if not isinstance(inplace, Mapping):
+        refuse(f"inplace must be a dict {{written: read}}, but it is {inplace!r}")
+    if form.variadic and "num_args" not in form.attributes and not hasattr(cls, "inputs"):
+        refuse(f"'{form.variadic}' takes any number of inputs; count them in a field num_args: int, or say inputs = …")
+    bound = [*form.forward.parameters, *(form.backward.parameters if form.backward else ())]
+    inputs = () if callable(getattr(cls, "inputs", ())) else getattr(cls, "inputs", ())
+    for kind, names, allowed in (
+        ("no_gradient", () if form.variadic else cls.__dict__.get("no_gradient", ()), [*bound, *inputs]),
+        ("inplace", [*inplace, *inplace.values()], bound),
+        ("rest", [cls.rest] if cls.rest else [], form.attributes),
+        ("rows", [cls.rows] if isinstance(cls.rows, str) else [], ["parallel", "sum"]),
+    ):  # fmt: skip
+        for name in names:
+            if name not in allowed:
+                refuse(f"{kind} speaks of '{name}', which is not there{near_miss(name, allowed)}")
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -323,15 +353,26 @@ def register_op(cls: Any = None, *, name: str | None = None, aliases: Sequence[s
     """
     if cls is None:
         return functools.partial(register_op, name=name, aliases=aliases)
-    cls = dataclasses.dataclass(frozen=True, kw_only=True, repr=True)(cls)
-    forward = _body(cls, "forward")
+    if not isinstance(cls, type) or not issubclass(cls, Op):
+        raise OperatorDefinitionError(f"register_op takes a subclass of Op, but it was given {cls!r}")
     title = name or cls.__name__
+    if isinstance(aliases, str) or not all(isinstance(key, str) for key in (title, *aliases)):
+        fact = f"name and aliases must be texts, but they are {name!r}, {aliases!r}"
+        raise OperatorDefinitionError(f"operator {title}: {fact}")
+    try:
+        cls = dataclasses.dataclass(frozen=True, kw_only=True, repr=True)(cls)
+    except (TypeError, ValueError) as error:
+        raise OperatorDefinitionError(f"operator {title}: its fields cannot be attributes: {error}") from None
+    forward = _body(cls, "forward")
     if forward is None or not forward.parameters or forward.parameters[0] != "xp":
         raise OperatorDefinitionError(f"operator {title}: forward(self, xp, …) is missing or does not begin with xp")
     cls.form = Form(
         title, tuple(aliases), attributes_of(cls, title), forward, _body(cls, "backward"), _body(cls, "update")
     )
     _check(cls, cls.form)
+    if cls.__module__.partition(".")[0] != __package__:  # a family that is not imported yet owns its names, too
+        for key in (title, *aliases):
+            any(loader(key) for loader in _LOADERS)
     with _LOCK:
         for key in (title, *aliases):
             other = _OPERATORS.get(key)
@@ -354,10 +395,9 @@ def find_op(name: str) -> type[Op] | None:
     found = _OPERATORS.get(name)
     if found is not None:
         return found
-    with _LOCK:
-        if not any(loader(name) for loader in _LOADERS):
-            for entry in importlib.metadata.entry_points(group="arrayexec.operators", name=name):
-                entry.load()
+    if not any(loader(name) for loader in _LOADERS):  # not under the lock: imports have locks of their own
+        for entry in importlib.metadata.entry_points(group="arrayexec.operators", name=name):
+            entry.load()
     return _OPERATORS.get(name)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..context import Context
 from ..dims import from_user, known
-from ..errors import BindError, ShapeError, UnknownNameError, format_shape, message, near_miss
+from ..errors import BindError, ShapeError, TypeInferenceError, UnknownNameError, format_shape, message, near_miss
 from ..plan import Rewrite, make_plan
 from ..symbol.graph import Graph
 from ..symbol.infer import infer_shapes, infer_types
@@ -85,14 +85,16 @@ def inferred(
             message(f"{call}: the shapes given do not say the shape of {names}", unknown[:12], "unknown shapes",
                     "give their shapes by keyword, or by Variable(shape=…)")
         )  # fmt: skip
-    kinds: list[np.dtype[Any]] = infer_types(graph, numbers, call, np.float32)  # type: ignore[assignment]
+    kinds = infer_types(graph, numbers, call, np.float32)
     for entry, (shape, kind) in enumerate(zip(found, kinds, strict=True)):
+        if kind is None:
+            raise TypeInferenceError(f"{call}: nothing says the element type of '{graph.entry_name(entry)}'")
         if len(shape) > MAX_DIMS or math.prod(shape) * kind.itemsize > MAX_BYTES:
             raise ShapeError(
                 f"{call}: '{graph.entry_name(entry)}' must have at most {MAX_DIMS} dims and {MAX_BYTES} bytes, "
                 f"but it is {kind.name} {format_shape(shape)}"
             )
-    return found, kinds
+    return found, kinds  # type: ignore[return-value]
 
 
 

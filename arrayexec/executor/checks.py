@@ -40,7 +40,8 @@ def check_context(context: Context, arrays: Mapping[str, Array], title: str) -> 
             raise BindError(f"bind: {title} '{name}' must be an array of {context}, but it is a {kind.__name__}")
         if isinstance(array, np.ndarray) and kind not in (np.ndarray, np.memmap):  # masks, another * or []
             raise BindError(
-                f"bind: {title} '{name}' must be a plain array, but it is a {kind.__name__}; give numpy.asarray(…) of it"
+                f"bind: {title} '{name}' must be a plain array, but it is a {kind.__name__}; "
+                "give numpy.asarray(…) of it"
             )
         if not context.device.owns(array):
             raise BindError(f"bind: {title} '{name}' must lie on {context}, but it is an array of {context_of(array)}")

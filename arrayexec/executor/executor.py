@@ -451,7 +451,8 @@ class Executor:
                         continue
                     raise UnknownNameError(f"{self.title}: there is no {kind} '{name}'{near_miss(name, held)}")
                 if not hasattr(array, "shape"):
-                    raise BindError(f"{self.title}: {kind} '{name}' must be an array, but it is a {type(array).__name__}")
+                    what = type(array).__name__
+                    raise BindError(f"{self.title}: {kind} '{name}' must be an array, but it is a {what}")
                 if tuple(array.shape) != tuple(held[name].shape):
                     raise ShapeError(
                         f"{self.title}: {kind} '{name}' must be {format_shape(held[name].shape)}, but the array given is "

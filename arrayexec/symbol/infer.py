@@ -7,6 +7,7 @@ Who said a dim is kept, so that a conflict can name both sides.
 from __future__ import annotations
 
 import abc
+import operator
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
@@ -239,6 +240,17 @@ class _Table(abc.ABC, Generic[_Value]):
         return message(f"{self.graph.nodes[number].where}: {refused.argument}{name} {refused.text}", self.rows(number))
 
 
+def _dims(value: Any) -> tuple[Any, ...]:
+    """A shape that a rule gives, with plain whole numbers; OperatorDefinitionError for anything else."""
+    try:
+        dims = tuple(dim if dim is UNKNOWN else operator.index(dim) for dim in value)
+        if any(dim is not UNKNOWN and dim < 0 for dim in dims):
+            raise TypeError
+    except TypeError:
+        raise OperatorDefinitionError(f"a rule of shapes gives {value!r}, which are no whole numbers >= 0") from None
+    return dims
+
+
 class _Shapes(_Table[Shape]):
     unknown = ANY
     error = ShapeError
@@ -255,7 +267,7 @@ class _Shapes(_Table[Shape]):
             return
         old = self.values[entry]
         if old is ANY:
-            self.values[entry] = tuple(dim if dim is UNKNOWN else int(dim) for dim in value)
+            self.values[entry] = _dims(value)
             self.said[entry] = [None if dim is UNKNOWN else self.current for dim in value]
             self.changed(entry)
             return
@@ -267,7 +279,7 @@ class _Shapes(_Table[Shape]):
                 continue
             if mine is UNKNOWN:
                 merged = list(old) if merged is None else merged
-                merged[axis] = int(its)
+                merged[axis] = _dims((its,))[0]
                 self.said[entry][axis] = self.current
             elif mine != its:
                 raise _Conflict(entry, tuple(value))
@@ -300,7 +312,10 @@ class _Types(_Table[Any]):
     def unify(self, entry: int, value: Any) -> None:
         if value is None:
             return
-        value = np.dtype(value)
+        try:
+            value = np.dtype(value)
+        except TypeError:
+            raise OperatorDefinitionError(f"a rule of types gives {value!r}, which is no element type") from None
         old = self.values[entry]
         if old is None:
             self.values[entry], self.said[entry] = value, self.current

@@ -197,7 +197,7 @@ def test_what_breaks_the_form_is_refused() -> None:
     assert refused(NoNamespace) == f"operator NoNamespace: {missing}"
     assert (
         refused(Shadow)
-        == "operator Shadow: attribute 'rows' bears the name of a member of the operator form; choose another"
+        == "operator Shadow: attribute 'rows' bears a name that the operator form or every symbol has; choose another"
     )
     text = "operator Misspelt: parameter 'wieght' of backward is none of forward's"
     every = "(forward names every input, also one that it does not read)"
