@@ -64,8 +64,7 @@ class Activation(Op):
     def backward(self, xp: Any, dout: Any, out: Any, ddata: Any, slope: Temp) -> None:
         match self.act_type:
             case "relu":
-                xp.less_equal(out, 0, out=slope)
-                xp.logical_not(slope, out=slope)  # NaN passes
+                xp.not_equal(out, 0, out=slope)  # out is above 0, or NaN, which passes
                 keep_where(xp, dout, slope, ddata)
                 return
             case "sigmoid":  # y (1 - y)
