@@ -1,6 +1,6 @@
 """A character model of surnames: an LSTM, unrolled to as many steps as a name is long, trained data-parallel.
 
-    python examples/train_names.py                  # 150 seconds, two replicas in threads, half of every batch each
+    python examples/train_names.py                  # 120 seconds, two replicas in threads, half of every batch each
     python examples/train_names.py --seconds 30     # fewer
     mpirun -n 4 python examples/train_names.py      # four ranks, a quarter of every batch each
 
@@ -64,7 +64,7 @@ def start_values(net: sym.Symbol, length: int) -> dict[str, np.ndarray]:
 def main() -> None:
     """Train until the time is over, test, print."""
     parser = argparse.ArgumentParser(description="Train a character LSTM on surnames.")
-    parser.add_argument("--seconds", type=float, default=150, help="time to train, without the test at the end")
+    parser.add_argument("--seconds", type=float, default=120, help="time to train, without the test at the end")
     options = parser.parse_args()
 
     start = time.perf_counter()
