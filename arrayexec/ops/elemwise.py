@@ -189,7 +189,7 @@ class add_n(Op):
         s.args = (s.out,) * len(s.args)
 
     @property
-    def passes(self) -> tuple[str, ...]:  # type: ignore[override]
+    def passes(self) -> tuple[str, ...]:
         return signature_of(self).inputs
 
     def forward(self, xp: Any, args: Many, out: Any) -> None:

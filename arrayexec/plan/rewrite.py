@@ -29,7 +29,11 @@ def operator_step(
             if isinstance(number, int):
                 shapes[place], types[place] = draft.values[number].shape, draft.values[number].dtype
     scratch = op.temps(Known(signature, shapes, types)) if form.temps else {}
-    writes_of = {"forward": {*signature.outputs, *signature.hidden, "out", "hidden"}, "update": set(signature.aux)}
+    writes_of = {
+        "forward": {*signature.outputs, *signature.hidden, "out", "hidden"},
+        "update": set(signature.aux),
+        "backward": {"d" + name for name in (*signature.inputs, op.form.variadic or "")},
+    }
     bindings: list[Binding] = []
     reads: dict[int, None] = {}
     writes: dict[int, None] = {}
@@ -43,21 +47,12 @@ def operator_step(
             written = True
         else:
             binding = values.get(parameter)
-            gradient = (
-                body == "backward" and parameter[0] == "d" and parameter[1:] in {*signature.inputs, form_many(op)}
-            )
-            written = gradient or parameter in writes_of.get(body, ())
+            written = parameter in writes_of[body]
         bindings.append(binding)
-        for number in binding if isinstance(binding, tuple) else (binding,):
-            if isinstance(number, int):
-                (writes if written else reads)[number] = None
+        bound = binding if isinstance(binding, tuple) else (binding,)
+        (writes if written else reads).update((number, None) for number in bound if isinstance(number, int))
     reads_only = tuple(number for number in reads if number not in writes)
     return Step(body, phase or body, name, op, tuple(bindings), reads_only, tuple(writes), node, lane)
-
-
-def form_many(op: Op) -> str:
-    """Name of the parameter that takes all variadic inputs (empty if there is none)."""
-    return op.form.variadic or ""
 
 
 def _places(slot: Any) -> tuple[int, ...]:
