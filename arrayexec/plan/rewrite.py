@@ -49,8 +49,8 @@ def operator_step(
             binding = values.get(parameter)
             written = parameter in writes_of[body]
         bindings.append(binding)
-        bound = binding if isinstance(binding, tuple) else (binding,)
-        (writes if written else reads).update((number, None) for number in bound if isinstance(number, int))
+        numbers = binding if isinstance(binding, tuple) else (binding,)
+        (writes if written else reads).update((number, None) for number in numbers if isinstance(number, int))
     reads_only = tuple(number for number in reads if number not in writes)
     return Step(body, phase or body, name, op, tuple(bindings), reads_only, tuple(writes), node, lane)
 
