@@ -11,7 +11,7 @@ import numpy as np
 from ..context import Context
 from ..dims import from_user, known
 from ..errors import BindError, ShapeError, TypeInferenceError, UnknownNameError, format_shape, message, near_miss
-from ..plan import Rewrite, make_plan
+from ..plan import Rewrite
 from ..symbol.graph import Graph
 from ..symbol.infer import infer_shapes, infer_types
 from .arena import Arena, InputPool, allocate_segment, pool_of
@@ -262,20 +262,18 @@ def assemble(
     missing = [n for n in aux_names if n not in aux]
     if missing:
         aux = {**aux, **allocate_segment(context, "aux", {n: specs[n] for n in missing})[1]}
+    gradients = dict(gradients)
+    executor = Executor(
+        Binding(symbol, graph, context, shapes, types, requests, arguments, gradients, aux, arena or Arena(context), pool,
+                pooled, rewrites=tuple(rewrites))
+    )  # fmt: skip
     wanted = [n for n in names if requests[n] != "null" and n not in gradients]
-    if wanted:
-        draft = make_plan(graph, shapes, types, requests, is_train=True, alignment=context.alignment)
-        order = [n for n in draft.gradient_order() if n in set(wanted)]
+    if wanted:  # the plan says in which order they are finished
+        order = [n for n in executor.plan().gradient_order() if n in set(wanted)]
         order += [n for n in wanted if n not in order]
-        gradients = dict(gradients)
         for members in ([n for n in order if n not in inputs], [n for n in order if n in inputs]):
             if members:
                 gradients |= allocate_segment(context, "gradient", {n: specs[n] for n in members})[1]
-    arena = arena or Arena(context)
-    executor = Executor(
-        Binding(symbol, graph, context, shapes, types, requests, arguments, gradients, aux, arena, pool, pooled,
-                rewrites=tuple(rewrites))
-    )  # fmt: skip
     executor.bind_inputs()  # so that the mapping of shared inputs has them from the start
     return executor
 
