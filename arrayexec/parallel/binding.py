@@ -77,7 +77,7 @@ def bind_exec(
         store = DeviceStore.of(base_exec) if base_exec is not None else DeviceStore(ctx)
     graph = Graph(sym.heads)
     names = [graph.nodes[i].name for i in graph.arguments]
-    unknown = next((n for n in input_shapes if n not in names), None)
+    unknown = next((n for n in (*input_shapes, *(input_types or ())) if n not in names), None)
     if unknown is not None:
         raise UnknownNameError(f"bind: the symbol has no argument '{unknown}'{near_miss(unknown, names)}")
     if isinstance(need_grad, bool):

@@ -73,7 +73,7 @@ class DataParallelExecutorManager:
         max_in_flight: int = 16,
     ) -> None:  # fmt: skip
         self.ctx = [ctx] if isinstance(ctx, Context) else list(ctx)
-        if not self.ctx or len(set(self.ctx)) != len(self.ctx):
+        if not self.ctx or len(set(self.ctx)) != len(self.ctx) or not all(isinstance(one, Context) for one in self.ctx):
             raise DeviceError(f"ctx must name devices, each once, but it is {self.ctx}")
         self.work_load_list = list(work_load_list) if work_load_list is not None else [1] * len(self.ctx)
         if len(self.work_load_list) != len(self.ctx):
@@ -87,10 +87,10 @@ class DataParallelExecutorManager:
         self.grad_req = grad_req
         self.comm = comm if comm is not None and comm.size > 1 else None
         self.drop_pad = self.comm is not None if drop_pad is None else drop_pad
-        self.batch_size = train_data.batch_size
         self.step = 0
         """Training forwards so far; addresses the random streams."""
         self._described = Described.of(train_data.provide_data, train_data.provide_label)
+        self.batch_size = self._described.rows
         self._default = self._key(train_data, "default_bucket_key")
         self._generated: dict[Any, _Generated] = {}
         if symbol is not None:
@@ -103,7 +103,7 @@ class DataParallelExecutorManager:
         self.param_names = _known("param_names", param_names, own, [n for n in self.arg_names if n not in inputs])
         self.aux_names = _known("aux_names", aux_names, self.symbol.list_auxiliary_states())
         self._inputs = inputs | set(self.arg_names) - set(self.param_names)
-        self.slices = split_input_slice(self._described.rows, self.work_load_list)
+        self.slices = split_input_slice(self.batch_size, self.work_load_list)
         self._replicas = Replicas(self.ctx, next(i for i, load in enumerate(self.work_load_list) if load > 0))
         self.stores = self._replicas.stores
         self._groups: dict[tuple[Any, Hashable], DataParallelExecutorGroup] = {}
@@ -119,8 +119,11 @@ class DataParallelExecutorManager:
         self.execgrp = self._group(self._default, self._described)
         self.curr_execgrp: DataParallelExecutorGroup | None = None
         self._batch: Any = None
-        self._used: dict[str, None] = {}  # parameters whose gradients the next update applies
-        self._summed: bool | None = None  # whether these are summed over devices and ranks; None before any backward
+        # What the next update applies: gradients of these parameters, from these devices, and whether they are summed
+        # over devices and ranks already (None: there are none).
+        self._used: dict[str, None] = {}
+        self._ran: Sequence[int] = ()
+        self._summed: bool | None = None
         self._moved = False  # whether training has moved auxiliary states since all devices had the same
 
     def _agree(
@@ -186,16 +189,9 @@ class DataParallelExecutorManager:
             slices = split_input_slice(described.rows, self.work_load_list, short=True)
             before = self._replicas.names()
             group = DataParallelExecutorGroup(
-                symbol,
-                arguments,
-                parameters,
-                self.ctx,
-                slices,
-                described,
-                grad_req=self.grad_req,
-                stores=self.stores,
+                symbol, arguments, parameters, self.ctx, slices, described, None, self.grad_req, stores=self.stores,
                 logger=self.logger,
-            )
+            )  # fmt: skip
             for kind, brought in (("parameters", group.param_names), ("aux", group.aux_names)):
                 for name in self._kept.keys() & set(brought):
                     _check_shape(name, getattr(self._replicas.lead, kind)[name], self._kept[name])
@@ -368,9 +364,12 @@ class DataParallelExecutorManager:
                 "backward would add to gradients that are summed over devices and ranks already: "
                 "call zero_grad() after the update"
             )
-        if not adds:
-            self._used = {}
-        self._used |= dict.fromkeys(group.trained_names if group is not None else ())
+        self._summed = None  # until backward has run to its end
+        trained = dict.fromkeys(group.trained_names if group is not None else ())
+        if adds:
+            self._used, self._ran = self._used | trained, range(len(self.ctx))
+        else:
+            self._used, self._ran = trained, group.devices if group is not None else ()
         sync = None if adds else self.gradient_buckets
 
         def ready(name: str) -> None:
@@ -386,9 +385,7 @@ class DataParallelExecutorManager:
 
     def _sum(self) -> None:
         """Sum gradients over the devices into the leading one, in device order, then over ranks."""
-        group = self.curr_execgrp
-        ran = range(len(self.ctx)) if self.grad_req == "add" else group.devices if group is not None else ()
-        self._replicas.sum_gradients(self._used, ran)
+        self._replicas.sum_gradients(self._used, self._ran)
         if self.gradient_buckets is not None:
             self._used = dict.fromkeys(self.gradient_buckets.finish(self._used))
         self._summed = True
@@ -398,7 +395,6 @@ class DataParallelExecutorManager:
 
         Parameters that nobody used since the last update are left alone, as are fixed gammas.
         """
-        self._loaded("update")
         if self._summed is None:
             raise NotBoundError("update: run backward first")
         if not self._summed:

@@ -86,6 +86,11 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         errors.UnknownNameError,
         "bind: the symbol has no argument 'dta'; did you mean 'data'?",
     ),
+    "unknown input type": (
+        lambda: bind(input_types={"dta": np.float64}),
+        errors.UnknownNameError,
+        "bind: the symbol has no argument 'dta'; did you mean 'data'?",
+    ),
     "need_grad": (
         lambda: bind(need_grad="fc1_weight"),
         errors.BindError,
@@ -194,6 +199,11 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         errors.DeviceError,
         "ctx must name devices, each once, but it is [cpu(0), cpu(0)]",
     ),
+    "no context": (
+        lambda: manager(ctx=["cpu"]),
+        errors.DeviceError,
+        "ctx must name devices, each once, but it is ['cpu']",
+    ),
     "loads": (
         lambda: manager(work_load_list=[1, 2]),
         errors.DeviceError,
@@ -258,7 +268,7 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "update before a batch": (
         lambda: manager().update(print),
         errors.NotBoundError,
-        "update: load a batch first (load_data_batch)",
+        "update: run backward first",
     ),
     "backward before forward": (
         lambda: loaded(ran=False).backward(),

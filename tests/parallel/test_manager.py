@@ -383,6 +383,28 @@ def test_two_updates_use_the_same_gradients() -> None:
             assert np.abs(gradient).max() > 0
 
 
+def test_the_next_batch_may_be_loaded_before_the_update() -> None:
+    found = []
+    for early in (False, True):
+        manager = DataParallelExecutorManager(mlp(), devices(3), FLAT)
+        manager.set_params(values(mlp(), data=(8, 6))[0])
+        step(manager, flat_batch())
+        if early:
+            manager.load_data_batch(flat_batch(1))  # goes to one device alone
+        found.append(applied(manager))
+    for name, gradient in found[0].items():
+        np.testing.assert_array_equal(found[1][name], gradient)
+
+
+def test_a_backward_that_failed_leaves_nothing_to_apply() -> None:
+    manager = DataParallelExecutorManager(mlp(), ax.cpu(), FLAT)
+    step(manager, flat_batch())
+    with pytest.raises(ValueError, match="2 head gradients for 1 outputs"):
+        manager.backward([None, np.zeros((8, 3))])
+    with pytest.raises(NotBoundError, match="run backward first"):
+        manager.update(sgd())
+
+
 # --- accumulation --------------------------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ import pytest
 
 import arrayexec as ax
 from arrayexec.parallel.executor_manager import DataParallelExecutorManager
+from arrayexec.train import optimizer
 from arrayexec.train.io import DataBatch
 from tests.parallel.networks import Described, lstm
 
@@ -57,3 +58,29 @@ def test_five_buckets_take_the_arrays_of_the_largest(order: tuple[int, ...], alo
     print(f"bucket 60 alone {alone[0] / MIB:.1f} MiB, four more: {more / MIB:+.2f}, of these objects {objects / MIB:.2f}")
     assert more - objects <= MIB
     assert objects <= 12 * MIB
+
+
+def test_visits_after_the_first_take_no_more() -> None:
+    described = Described({"data": (4, 5)}, {"softmax_label": (4, 5)}, default_bucket_key=5)
+    manager = DataParallelExecutorManager(None, [ax.cpu(0), ax.cpu(1)], described, sym_gen=lstm(1, 4, 9))
+    updater = optimizer.get_updater(optimizer.create("adam"))
+
+    def visits() -> int:
+        for key, rows in ((3, 4), (5, 4), (4, 1), (2, 4)):
+            words = np.ones((rows, key), np.float32)
+            manager.load_data_batch(DataBatch([words], [words], bucket_key=key))
+            manager.forward(is_train=True)
+            manager.backward()
+            manager.update(updater)
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        visits()
+        first = visits()
+        for _ in range(20):
+            last = visits()
+    finally:
+        tracemalloc.stop()
+    assert last - first < 2048
