@@ -17,7 +17,7 @@ import numpy as np
 from .errors import AttributeValueError, OperatorDefinitionError, near_miss
 
 MAX_TEXT = 65536
-_INTEGER = re.compile(r"[+-]?\d{1,20}")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
 ELEMENT_TYPE = "an element type of real numbers in native byte order"
 TYPE_CODES = ("float32", "float64", "float16", "uint8", "int32", "int8", "int64", "bool")
 
@@ -48,7 +48,7 @@ def _float(value: Any) -> float:
         raise _Wrong
     try:
         return float(value.strip().removesuffix("f") if isinstance(value, str) and "inf" not in value else value)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise _Wrong from None
 
 

@@ -442,7 +442,10 @@ def make_op(name: str, attributes: Mapping[str, Any], where: str = "") -> Op:
         )
     if others:
         values[cls.rest] = tuple(sorted(others))
-    return cls(**values)
+    try:
+        return cls(**values)
+    except AttributeValueError as error:  # the class refuses a value and does not know the node
+        raise AttributeValueError(str(error).replace(f"{form.name}:", f"{form.name}{where}:", 1)) from None
 
 
 def register_kernel(op_name: str, tier: str) -> Callable[[Any], Any]:

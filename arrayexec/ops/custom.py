@@ -92,7 +92,10 @@ class Custom(Op):
             error.add_note(f"raised by {what}({given}) of the custom operator '{self.op_type}'")
             raise
         counts = [len(self.inputs()), len(self.outputs()), len(self.aux())]
-        found = [list(part) for part in answer]
+        try:
+            found = [list(part) for part in answer]
+        except TypeError:
+            found = []
         if found[2:] in ([], [[]]):
             found[2:] = [[None] * counts[2]]
         if list(map(len, found)) != counts:
@@ -120,20 +123,25 @@ class Custom(Op):
 
     def prepare(self, known: Any, context: Any) -> operator.CustomOp:
         shapes = [list(shape) for shape in known.data]
-        return self._prop.create_operator(context, shapes, [kind.type for kind in known.dtype("data")])
+        made = self._prop.create_operator(context, shapes, [kind.type for kind in known.dtype("data")])
+        if not isinstance(made, operator.CustomOp):
+            raise OperatorDefinitionError(f"Custom '{self.op_type}': create_operator must return a CustomOp, not {made!r}")
+        return made
 
     def forward(self, xp: Any, is_train: bool, state: Any, data: Many, aux: Many, out: Many, hidden: Many) -> None:
         for copy, value in zip(hidden, aux, strict=True):
             xp.copyto(copy, value)
+        written = list(out)
         state.forward(
-            is_train=is_train, req=["write"] * len(out), in_data=list(data), out_data=list(out), aux=list(hidden)
+            is_train=is_train, req=["write"] * len(out), in_data=list(data), out_data=written, aux=list(hidden)
         )
+        self._check_written("forward", "out_data", out, written)
 
     def backward(self, xp: Any, state: Any, dout: Many, data: Many, out: Many, hidden: Many, ddata: Many) -> None:
         for gradient in ddata:
             if gradient is not None:
                 gradient.fill(0)
-        unread = set(self.unused())
+        unread, written = set(self.unused()), list(ddata)
 
         def full(names: Iterable[str], values: Iterable[Any]) -> list[Any]:
             rest = iter(values)
@@ -144,9 +152,18 @@ class Custom(Op):
             out_grad=full((f"d{name}" for name in self.outputs()), dout),
             in_data=full(self.inputs(), data),
             out_data=full(self.outputs(), out),
-            in_grad=list(ddata),
+            in_grad=written,
             aux=list(hidden),
         )
+        self._check_written("backward", "in_grad", ddata, written)
+
+    def _check_written(self, body: str, title: str, given: Sequence[Any], written: Sequence[Any]) -> None:
+        for number, (array, item) in enumerate(zip(given, written, strict=True)):
+            if item is not array:
+                raise OperatorDefinitionError(
+                    f"Custom '{self.op_type}': {body} must write into {title}[{number}], but it put another array in its "
+                    f"place; use self.assign({title}[{number}], req[{number}], value)"
+                )
 
     def update(self, xp: Any, aux: Many, hidden: Many) -> None:
         for state, value in zip(aux, hidden, strict=True):

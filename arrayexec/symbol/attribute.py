@@ -41,6 +41,8 @@ def shown(attributes: Mapping[str, str]) -> dict[str, str]:
 
 def texts_only(attributes: Mapping[str, Any], who: str) -> dict[str, str]:
     """``attributes`` under their stored keys; ArgumentError names ``who`` if a value is not a text."""
+    if not isinstance(attributes, Mapping):
+        raise ArgumentError(f"{who}: attributes must be a dict of texts, but they are {attributes!r}")
     for key, value in attributes.items():
         if not isinstance(value, str):
             raise ArgumentError(

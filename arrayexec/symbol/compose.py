@@ -48,7 +48,9 @@ def _setting(cls: type[Op], values: Mapping[str, Any], texts: Mapping[str, str],
 
 
 def _text(value: Any) -> str:
-    return to_text(tuple(value.tolist()) if isinstance(value, np.ndarray) else value)
+    if isinstance(value, np.ndarray):
+        value = tuple(value.tolist()) if value.ndim else value.item()
+    return to_text(value)
 
 
 def _split(
@@ -73,6 +75,11 @@ def _split(
                     f"make that one yourself: {argument}=Variable('…_{argument}', {suffix}={value})"
                 )
             inputs = [name for name in form.forward.parameters if name not in form.forward.many]
+            if key in inputs:
+                raise CompositionError(
+                    f"{form.name}{where}: input '{key}' must be a symbol, but it is a {type(value).__name__}; "
+                    "make it a Variable and hand the array to bind"
+                )
             raise AttributeValueError(
                 f"{form.name}{where} has no attribute or input '{key}'{near_miss(key, [*form.attributes, *inputs])}"
                 + (f" (keys of your own look like __{key}__)" if key in around else "")

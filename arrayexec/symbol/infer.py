@@ -368,7 +368,7 @@ def _seed_variables(
         if given.get(node.name) is not None:
             table.give(entry, given[node.name], words(node.name, given[node.name]))
         elif key in node.attributes:
-            table.give(entry, read(node.attributes[key]), f"Variable({key.strip('_')}={node.attributes[key]})")
+            table.give(entry, read(node.attributes[key], node.where), f"Variable({key.strip('_')}={node.attributes[key]})")
 
 
 def infer_shapes(graph: Graph, given: Mapping[str, Shape], call: str = "infer_shape") -> list[Shape]:
@@ -379,7 +379,7 @@ def infer_shapes(graph: Graph, given: Mapping[str, Shape], call: str = "infer_sh
     table = _Shapes(graph)
     _seed_variables(
         table, given, lambda name, shape: f"{call}({name}={format_shape(shape)})", "__shape__",
-        lambda text: from_user(read_shape(text)),
+        lambda text, where: from_user(read_shape(text, where)),
     )  # fmt: skip
     table.seed()
     table.run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import warnings
 from collections.abc import Sequence
 from typing import Any, cast
@@ -28,9 +29,13 @@ HINTS = frozenset({
 # --- writing ------------------------------------------------------------------------------------
 
 
+_CONTROL = re.compile("[\\x00-\\x1f]")
+
+
 def _quoted(text: str) -> str:
     for raw, escaped in (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t")):
         text = text.replace(raw, escaped)
+    text = _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     return f'"{text}"'
 
 
@@ -239,10 +244,11 @@ class _Reader:
 
     def setting(self, op: str, name: str, attributes: dict[str, str]) -> Op:
         own = {key: text for key, text in attributes.items() if not is_hidden(key)}
-        for key in ("num_outputs", "num_args"):
-            if key in own and own[key].strip().isdecimal() and len(own[key]) < 30 and int(own[key]) > MAX_PORTS:
+        where, known = f" '{name}' in {self.source}", get_op(op).form.attributes
+        for key in {"num_outputs", "num_args"} & own.keys() & known.keys():
+            if known[key].parse(own[key], f"{op}{where}") > MAX_PORTS:
                 raise self.damaged(f"{op} '{name}' has {key}={own[key]}, more than {MAX_PORTS}")
-        return make_op(op, own, f" '{name}' in {self.source}")
+        return make_op(op, own, where)
 
     def complete(self, op: Op, name: str, texts: dict[str, str], edges: list[Any]) -> tuple[Op, list[Any]]:
         """Inputs that a file may leave out: any before 0.9 (variables of the usual names), a bias afterwards."""
@@ -264,6 +270,6 @@ def loads(text: str | bytes, source: str = "the JSON text") -> list[Entry]:
     """
     try:
         document = json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise FileFormatError(f"{source} is not a symbol file: it is not JSON ({error})") from None
     return _Reader(document, source).read()

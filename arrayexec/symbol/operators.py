@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from ..errors import ArgumentError, CompositionError
 from ..registry import Form, Op, find_op, get_op
 from .compose import make_node
@@ -34,6 +36,11 @@ def apply(op_name: str, positional: tuple[Any, ...], keywords: Mapping[str, Any]
         positional = tuple(positional[0])
     inputs: list[Entry] = []
     for position, value in enumerate(positional):
+        if isinstance(value, np.ndarray):
+            raise CompositionError(
+                f"{op_name}: input {position} must be a symbol, but it is an array; make it a Variable and hand the "
+                "array to bind"
+            )
         if not isinstance(value, Symbol):
             _by_position(op_name, form, positional[position:], given)
             break

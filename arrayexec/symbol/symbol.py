@@ -367,6 +367,8 @@ _VARIABLE_WORDS = ("attr", "shape", "lr_mult", "wd_mult", "dtype", "init")
 def Group(symbols: Iterable[Symbol]) -> Symbol:
     """One symbol of all outputs of ``symbols``, in order. Raises CompositionError for none or for what is no symbol."""
     heads: list[Entry] = []
+    if not isinstance(symbols, Iterable):
+        raise CompositionError(f"Group takes symbols, but it was given {symbols!r}")
     for symbol in symbols:
         if not isinstance(symbol, Symbol):
             raise CompositionError(f"Group takes symbols, but one is {symbol!r}")
@@ -413,7 +415,9 @@ def _checked_shape(call: str, name: str, shape: Any) -> tuple[int, ...]:
 
 def _user_shape(call: str, name: str, shape: Any) -> Shape:
     """A caller's shape as inference wants it, None if nothing is known."""
-    return None if shape is None or shape == () else from_user(_checked_shape(call, name, shape))
+    if shape is None or (isinstance(shape, tuple) and not shape):
+        return None
+    return from_user(_checked_shape(call, name, shape))
 
 
 def _unknown_text(graph: Graph, values: Sequence[Shape]) -> str:
