@@ -29,17 +29,11 @@ class DeviceStore:
     """Inputs whose growth was warned of."""
 
     @classmethod
-    def of(cls, executor: Executor, inputs: MutableMapping[str, Array] | None = None) -> DeviceStore:
+    def of(cls, executor: Executor) -> DeviceStore:
         """The store that an executor's own arrays make."""
         gradients = {name: array for name, array in executor.grad_dict.items() if array is not None}
-        return cls(
-            executor.context,
-            {} if inputs is None else inputs,
-            executor.arg_dict,
-            gradients,
-            executor.aux_dict,
-            executor.arena,
-        )
+        own, aux = executor.own_arguments, executor.aux_dict
+        return cls(executor.context, parameters=own, gradients=gradients, aux=aux, arena=executor.arena)
 
 
 def check_arguments(symbol: Any) -> None:

@@ -56,12 +56,12 @@ _Generated = tuple[Any, Sequence[str] | None, Sequence[str] | None]
 class DataParallelExecutorManager:
     """Trains one symbol, or one a bucket (``sym_gen(key)`` → symbol or (symbol, data names, label names)), on ``ctx``.
 
-    ``train_data`` describes the batches: ``provide_data provide_label batch_size``, with buckets
-    ``default_bucket_key``, and for ranks ``buckets`` (unless ``bucket_keys`` announces them) and ``describe(key)`` →
-    descriptions of data and labels. ``comm``: ranks whose gradients are summed. ``drop_pad``: padded rows of a batch
-    are not trained on (default: with ranks). ``grad_req='add'`` accumulates over several backwards until
-    ``zero_grad``. Raises ArgumentError, DeviceError, BucketError, ShapeError, UnknownNameError; PlanMismatchError if
-    ranks disagree.
+    ``train_data`` describes the batches: ``provide_data provide_label``, with buckets ``default_bucket_key``, and for
+    ranks ``buckets`` (unless ``bucket_keys`` announces them) and ``describe(key)`` → descriptions of data and labels.
+    ``comm``: ranks whose gradients are summed. ``drop_pad``: padded rows of a batch are not trained on (default: with
+    ranks). ``grad_req='add'`` accumulates over several backwards until ``zero_grad``. Gradients are sums over the rows
+    of all devices and ranks; a loss that divides by the rows of the batch divides by those of its own device. Raises
+    ArgumentError, DeviceError, BucketError, ShapeError, UnknownNameError; PlanMismatchError if ranks disagree.
     """
 
     def __init__(

@@ -104,8 +104,12 @@ class Layout:
         return GradientBuckets(comm, gradients, segments, max_in_flight)
 
     def description(self) -> dict[str, object]:
-        """What ranks must agree on."""
-        return {
+        """What ranks must agree on: all but the number of rows."""
+        inputs: dict[str, object] = {}
+        for item in self._described.all:
+            dims = ["rows" if i == batch_axis(item) else str(dim) for i, dim in enumerate(item.shape)]
+            inputs[f"input '{item.name}'"] = f"({', '.join(dims)}) {item.dtype.name}"
+        return inputs | {
             f"{role} '{name}'": f"{tuple(shape)} {np.dtype(kind).name}"
             for role, specs in (("parameter", self.parameters), ("auxiliary state", self.aux))
             for name, (shape, kind) in specs.items()

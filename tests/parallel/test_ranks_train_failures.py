@@ -25,6 +25,7 @@ DROPOUT = "Dropout(p=%s, mode='training', axes=(), cudnn_off=False) of relu1_out
 
 REFUSED = {
     "model": differs("\"parameter 'fc2_weight'\"", "(3, 8) float32", "(3, 9) float32"),
+    "input": differs("\"input 'data'\"", "(rows, 6) float32", "(rows, 6) float64"),
     "operator": differs("\"parameter 'bn_gamma'\"", "not there", "(8,) float32"),
     "attribute": differs("\"node 'drop'\"", DROPOUT % 0.25, DROPOUT % 0.5),
     "gradient request": differs("'grad_req'", "write", "add"),

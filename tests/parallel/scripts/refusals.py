@@ -65,6 +65,7 @@ def stranger():
 
 CASES = {
     "model": lambda: manager(mlp(hidden=9 if ODD else 8)),
+    "input": lambda: manager(mlp(), Described(*FLAT, dtype="f8" if ODD else "f4")),
     "operator": lambda: manager(mlp(norm=ODD)),
     "attribute": lambda: manager(mlp(dropout=0.5 if ODD else 0.25)),
     "gradient request": lambda: manager(mlp(), grad_req="add" if ODD else "write"),
