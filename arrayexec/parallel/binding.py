@@ -38,14 +38,14 @@ class DeviceStore:
 
 def check_arguments(symbol: Any) -> None:
     """ValueError if two variables of one name disagree in shape, type or initialiser; equal ones are one argument."""
-    Graph(symbol.heads)
+    symbol.list_arguments()
 
 
 def ignored_parameters(symbol: Any) -> set[str]:
     """Parameters whose values count for nothing wherever they are used (a fixed gamma): no update, no decay."""
     found: set[str] = set()
     used: set[str] = set()
-    for node in Graph(symbol.heads).nodes:
+    for node in symbol.graph.nodes:
         if node.op is None or node.signature is None:
             continue
         ignored = node.op.ignored() if callable(node.op.ignored) else node.op.ignored
@@ -69,7 +69,7 @@ def bind_exec(
     """
     if store is None:
         store = DeviceStore.of(base_exec) if base_exec is not None else DeviceStore(ctx)
-    graph = Graph(sym.heads)
+    graph: Graph = sym.graph
     names = [graph.nodes[i].name for i in graph.arguments]
     unknown = next((n for n in (*input_shapes, *(input_types or ())) if n not in names), None)
     if unknown is not None:

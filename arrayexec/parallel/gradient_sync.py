@@ -31,7 +31,7 @@ class Layout:
 
     def __init__(self, symbol: Any, described: Described, inputs: set[str]) -> None:
         self._inputs, self._described = inputs, described
-        graph = Graph(symbol.heads)
+        graph: Graph = symbol.graph
         variables = {graph.nodes[i].name for i in graph.arguments}
         given = [item for item in described.all if item.name in variables]
         shapes, types = inferred(
@@ -66,7 +66,7 @@ class Layout:
         Where nobody describes the bucket, its inputs count as those of the default one with all dims unknown but the
         batch.
         """
-        graph = Graph(symbol.heads)
+        graph: Graph = symbol.graph
         known_inputs = described is not None
         described = described or self._described
         held = {**self._first, **self._rest, **self.aux}
@@ -126,6 +126,6 @@ def describe_nodes(key: Any, symbol: Any) -> dict[str, object]:
     bucket = "" if key is None else f" of bucket {key!r}"
     return {
         f"node '{node.name}'{bucket}": f"{node.op!r} of {', '.join(source.output_name(i) for source, i in node.inputs)}"
-        for node in Graph(symbol.heads).nodes
+        for node in symbol.graph.nodes
         if node.op is not None
     }
