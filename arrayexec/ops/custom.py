@@ -125,7 +125,8 @@ class Custom(Op):
         shapes = [list(shape) for shape in known.data]
         made = self._prop.create_operator(context, shapes, [kind.type for kind in known.dtype("data")])
         if not isinstance(made, operator.CustomOp):
-            raise OperatorDefinitionError(f"Custom '{self.op_type}': create_operator must return a CustomOp, not {made!r}")
+            fact = f"create_operator must return a CustomOp, not {made!r}"
+            raise OperatorDefinitionError(f"Custom '{self.op_type}': {fact}")
         return made
 
     def forward(self, xp: Any, is_train: bool, state: Any, data: Many, aux: Many, out: Many, hidden: Many) -> None:
@@ -161,8 +162,8 @@ class Custom(Op):
         for number, (array, item) in enumerate(zip(given, written, strict=True)):
             if item is not array:
                 raise OperatorDefinitionError(
-                    f"Custom '{self.op_type}': {body} must write into {title}[{number}], but it put another array in its "
-                    f"place; use self.assign({title}[{number}], req[{number}], value)"
+                    f"Custom '{self.op_type}': {body} must write into {title}[{number}], but it put another array in "
+                    f"its place; use self.assign({title}[{number}], req[{number}], value)"
                 )
 
     def update(self, xp: Any, aux: Many, hidden: Many) -> None:

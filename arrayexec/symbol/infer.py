@@ -145,18 +145,9 @@ class _Table(abc.ABC, Generic[_Value]):
                 self.queue.append(number)
 
     def give(self, entry: int, value: Any, words: str) -> None:
-        """State a value from outside, in the caller's ``words``."""
+        """State a value from outside, in the caller's ``words``; nothing is known of it yet."""
         self.current = words
-        try:
-            self.unify(entry, value)
-        except _Conflict as conflict:
-            owner = self.graph.nodes[self.graph.owner[entry]]
-            raise self.error(
-                message(
-                    f"{owner.where}: {words} contradicts {self.show(self.values[conflict.entry])}, "
-                    f"fixed by {self.who(conflict.entry)}"
-                )
-            ) from None
+        self.unify(entry, value)
 
     def seed(self) -> None:
         for number, node in enumerate(self.graph.nodes):
@@ -230,7 +221,11 @@ class _Table(abc.ABC, Generic[_Value]):
             f"{self.graph.nodes[number].where}: {argument} '{self.graph.entry_name(entry)}' must be "
             f"{self.show(conflict.wanted)}, but it is {self.show(stands)}{self.difference(conflict.wanted, stands)}"
         )
-        return message(fact, self.rows(number))
+        rows, title = self.rows(number), "inputs"
+        if entry not in self.graph.inputs[number]:
+            what = (argument, f"= {self.graph.entry_name(entry)}", self.show(stands), f"fixed by {self.who(entry)}")
+            rows, title = [*rows, what], "values"
+        return message(fact, rows, title)
 
     def difference(self, wanted: Any, stands: Any) -> str:
         return ""
@@ -244,10 +239,10 @@ def _dims(value: Any) -> tuple[Any, ...]:
     """A shape that a rule gives, with plain whole numbers; OperatorDefinitionError for anything else."""
     try:
         dims = tuple(dim if dim is UNKNOWN else operator.index(dim) for dim in value)
-        if any(dim is not UNKNOWN and dim < 0 for dim in dims):
-            raise TypeError
     except TypeError:
-        raise OperatorDefinitionError(f"a rule of shapes gives {value!r}, which are no whole numbers >= 0") from None
+        dims = (-1,)
+    if any(dim is not UNKNOWN and dim < 0 for dim in dims):
+        raise OperatorDefinitionError(f"a rule of shapes gives {value!r}, which are no whole numbers >= 0")
     return dims
 
 
@@ -368,7 +363,8 @@ def _seed_variables(
         if given.get(node.name) is not None:
             table.give(entry, given[node.name], words(node.name, given[node.name]))
         elif key in node.attributes:
-            table.give(entry, read(node.attributes[key], node.where), f"Variable({key.strip('_')}={node.attributes[key]})")
+            text = node.attributes[key]
+            table.give(entry, read(text, node.where), f"Variable({key.strip('_')}={text})")
 
 
 def infer_shapes(graph: Graph, given: Mapping[str, Shape], call: str = "infer_shape") -> list[Shape]:
