@@ -21,12 +21,14 @@ def cores() -> int:
 
 @functools.cache
 def _openblas() -> tuple[Callable[[int], None], Callable[[], int]] | None:
-    """Setter and getter of the OpenBLAS in this process, found among its loaded libraries; None where there is none."""
+    """Setter and getter of the OpenBLAS that NumPy has loaded; None where there is none."""
     try:
         maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    for path in dict.fromkeys(re.findall(r"(/\S*openblas\S*\.so\S*)", maps)):
+    # NumPy's own comes first: other packages, such as SciPy, bring copies that its products do not use.
+    paths = dict.fromkeys(re.findall(r"(/\S*openblas\S*\.so\S*)", maps))
+    for path in sorted(paths, key=lambda path: "/numpy" not in path):
         try:
             library: Any = ctypes.CDLL(path)
         except OSError:

@@ -1,0 +1,40 @@
+"""The threads of NumPy's BLAS: set, limited, and found among those of other packages."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from arrayexec import threads
+
+
+def test_cores() -> None:
+    assert 1 <= threads.cores() <= (os.cpu_count() or 1)
+
+
+@pytest.mark.skipif(threads.blas_threads() is None, reason="NumPy's BLAS here is no OpenBLAS whose threads can be set")
+def test_limited_inside_only() -> None:
+    before = threads.blas_threads()
+    with threads.limited_blas(1) as limited:
+        assert limited
+        assert threads.blas_threads() == 1
+    assert threads.blas_threads() == before
+
+
+def test_the_library_is_numpys_own(subprocess_env: dict[str, str]) -> None:
+    """SciPy brings an OpenBLAS of its own, loaded first here; what is set is what NumPy's products use."""
+    pytest.importorskip("scipy", reason="SciPy is not installed")
+    controller = pytest.importorskip("threadpoolctl", reason="threadpoolctl is not installed")
+    assert controller
+    code = (
+        "import scipy.linalg, scipy.special, numpy, threadpoolctl\n"
+        "from arrayexec import threads\n"
+        "assert threads.set_blas_threads(1)\n"
+        "found = {i['filepath']: i['num_threads'] for i in threadpoolctl.threadpool_info() if i['user_api'] == 'blas'}\n"
+        "assert [n for path, n in found.items() if 'numpy.libs' in path] == [1], found\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=subprocess_env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
