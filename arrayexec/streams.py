@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .context import copyto
+from .errors import ArgumentError
 
 BLOCK = 8  # float32 values that one counter value of Philox gives: rows are padded to whole blocks
 
@@ -21,9 +22,11 @@ _seed = 0
 
 
 def seed(number: int) -> None:
-    """Set the one seed of the program; executors read it when they run."""
+    """Set the one seed of the program; executors read it when they run. ArgumentError for what is no whole number."""
     global _seed
-    _seed = int(number)
+    if not isinstance(number, int | np.integer):
+        raise ArgumentError(f"seed must be a whole number, but it is {number!r}")
+    _seed = int(number) % 2**63
 
 
 def current_seed() -> int:

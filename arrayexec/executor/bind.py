@@ -59,12 +59,12 @@ def _by_name(names: Sequence[str], given: Any, title: str, needed: bool) -> dict
     """Arrays by name from a list in order or a dict; names the first missing one. Extra names of a dict are ignored."""
     if given is None:
         given = {}
-    if isinstance(given, Mapping):
-        missing = next((name for name in names if given.get(name) is None), None)
-        if needed and missing is not None:
-            raise BindError(f"bind: '{missing}' is missing in {title}{near_miss(missing, given)}")
-        return {name: given[name] for name in names if given.get(name) is not None}
-    return {name: array for name, array in _in_order(names, given, f"bind: {title}") if array is not None}
+    by_name = given if isinstance(given, Mapping) else dict(_in_order(names, given, f"bind: {title}"))
+    missing = next((name for name in names if by_name.get(name) is None), None)
+    if needed and missing is not None:
+        near = near_miss(missing, given) if isinstance(given, Mapping) else ""
+        raise BindError(f"bind: '{missing}' is missing in {title}{near}")
+    return {name: by_name[name] for name in names if by_name.get(name) is not None}
 
 
 def inferred(
@@ -199,15 +199,22 @@ def simple_bind(
     if shared_data_arrays is None:
         shared_data_arrays = shared_buffer
     pooled: tuple[str, ...] = ()
+    if isinstance(shared_arg_names, str):
+        raise BindError(f"simple_bind: shared_arg_names must be a list of names, but it is the text {shared_arg_names!r}")
     lent = set(shared_arg_names or ())
     shared = [n for n in names if n in lent]
     if shared_data_arrays is not None:
-        pool = pool_of(shared_data_arrays, context)
+        if not isinstance(shared_data_arrays, MutableMapping):
+            what = type(shared_data_arrays).__name__
+            raise BindError(f"simple_bind: shared_data_arrays must be a dict of arrays by name, but it is a {what}")
         pooled = tuple(name for name in names if name in given and name not in lent)
-    arguments = borrow(shared_exec, shared, specs, "shared_exec") if shared else {}
+        held = {name: shared_data_arrays.get(name) for name in pooled}
+        check_context(context, {name: array for name, array in held.items() if array is not None}, "shared input")
+        pool = pool_of(shared_data_arrays, context)
+    arguments = borrow(shared_exec, shared, specs) if shared else {}
     aux = {}
     if shared and shared_exec is not None:
-        aux = {n: a for n, a in shared_exec.aux_dict.items() if n in aux_names}
+        aux = borrow(shared_exec, [n for n in shared_exec.aux_dict if n in set(aux_names)], specs)
     gradients = {}
     if shared and shared_exec is not None:
         gradients = {
@@ -221,22 +228,22 @@ def simple_bind(
 
 
 def borrow(
-    lender: Executor | None, names: Iterable[str], specs: Mapping[str, tuple[tuple[int, ...], Any]], title: str
+    lender: Executor | None, names: Iterable[str], specs: Mapping[str, tuple[tuple[int, ...], Any]]
 ) -> dict[str, Array]:
-    """Arguments of another executor by name; BindError naming what is missing or does not fit."""
+    """Arguments and states of another executor by name; BindError naming what is missing or does not fit."""
     if lender is None:
-        raise BindError(f"bind: {title} is needed to share arguments by name")
-    held = lender.arg_dict
+        raise BindError("bind: shared_exec is needed to share arguments by name")
+    held = {**lender.arg_dict, **lender.aux_dict}
     found = {}
     for name in names:
         if name not in held:
             raise BindError(
-                f"bind: argument '{name}' is to be shared, but {lender.title} has none{near_miss(name, held)}"
+                f"bind: '{name}' is to be shared, but {lender.title} has none{near_miss(name, held)}"
             )
         shape, dtype = specs[name]
         if tuple(held[name].shape) != shape or held[name].dtype != dtype:
             raise BindError(
-                f"bind: argument '{name}' must be {format_shape(shape)} {np.dtype(dtype).name}, but {lender.title} holds "
+                f"bind: '{name}' must be {format_shape(shape)} {np.dtype(dtype).name}, but {lender.title} holds "
                 f"{format_shape(held[name].shape)} {held[name].dtype.name}"
             )
         found[name] = held[name]

@@ -474,7 +474,9 @@ class Executor:
         """
         from .bind import reshaped
 
-        return reshaped(self, partial_shaping, allow_up_sizing, shapes)
+        other = reshaped(self, partial_shaping, allow_up_sizing, shapes)
+        other.step, other.first_row = self.step, self.first_row  # its random numbers go on, too
+        return other
 
     def memory_plan(self) -> dict[str, Any]:
         """Bytes by role (argument gradient aux arena), and the step of the training plan at which most are live."""

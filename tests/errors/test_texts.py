@@ -163,6 +163,7 @@ def bind(**options: Any) -> Any:
 cases(
     bind_context=lambda: dense().bind("cpu", ARRAYS),
     bind_missing=lambda: dense().bind(CPU, {"data": draw(4, 3), "fc_wait": draw(2, 3)}),
+    bind_missing_in_list=lambda: dense().bind(CPU, [draw(4, 3), None, draw(2)]),
     bind_count=lambda: dense().bind(CPU, [draw(4, 3)]),
     bind_no_list=lambda: dense().bind(CPU, 5),
     bind_no_array=lambda: bind(args={"fc_bias": [1, 2]}),
@@ -189,6 +190,9 @@ cases(
     simple_bind_sparse=lambda: bound(stype_dict={"fc_weight": "row_sparse"}),
     simple_bind_type_name=lambda: bound(type_dict={"fc_wait": "float32"}),
     simple_bind_type=lambda: bound(type_dict={"fc_weight": "flot"}),
+    simple_bind_shared_text=lambda: bound(shared_exec=bound(), shared_arg_names="fc_weight"),
+    simple_bind_pool=lambda: bound(shared_data_arrays=[draw(4, 3)]),
+    simple_bind_pool_entry=lambda: bound(shared_data_arrays={"data": [1, 2]}),
     simple_bind_no_lender=lambda: bound(shared_arg_names=["fc_weight"]),
     simple_bind_lender_has_none=lambda: sym.FullyConnected(Var("data"), num_hidden=2, name="other").simple_bind(
         CPU, data=(4, 3), shared_exec=bound(), shared_arg_names=["other_weight"]
@@ -375,6 +379,18 @@ cases(
     copy_other_shape=lambda: context.copyto(draw(2, 2), draw(2)),
     copy_no_numbers=lambda: context.copyto(draw(2), np.array(["a", "b"])),
 )
+
+
+cases(seed=lambda: ax.random.seed("x"))
+
+
+@case
+def simple_bind_shared_states_differ() -> None:
+    def norm(count: int) -> Any:
+        return sym.BatchNorm(sym.FullyConnected(Var("data"), num_hidden=count), gamma=Var("g"), beta=Var("b"), name="bn")
+
+    lender = norm(2).simple_bind(CPU, data=(4, 3))
+    norm(5).simple_bind(CPU, data=(4, 3), shared_exec=lender, shared_arg_names=["data"])
 
 
 @case

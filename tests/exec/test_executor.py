@@ -496,12 +496,12 @@ def test_errors_of_simple_bind() -> None:
         net.simple_bind(ax.cpu(), stype_dict={"fc_weight": "row_sparse"}, data=(2, 3))
     other = dense(2, "other").simple_bind(ax.cpu(), data=(2, 3))
     with pytest.raises(
-        BindError, match="argument 'fc_weight' is to be shared, but the executor of 'other' on cpu.0. has none"
+        BindError, match="'fc_weight' is to be shared, but the executor of 'other' on cpu.0. has none"
     ):
         net.simple_bind(ax.cpu(), shared_exec=other, shared_arg_names=["fc_weight"], data=(2, 3))
     wide = dense(5).simple_bind(ax.cpu(), data=(2, 3))
     with pytest.raises(
-        BindError, match=r"argument 'fc_weight' must be \(2, 3\) float32, but .* holds \(5, 3\) float32"
+        BindError, match=r"'fc_weight' must be \(2, 3\) float32, but .* holds \(5, 3\) float32"
     ):
         net.simple_bind(ax.cpu(), shared_exec=wide, shared_arg_names=["fc_weight"], data=(2, 3))
 

@@ -289,3 +289,24 @@ def test_monitors_may_do_as_they_like_with_what_they_get() -> None:
     np.testing.assert_allclose(executor.grad_dict["a"], 2 * (1 - np.tanh(1) ** 2), rtol=1e-6)
     with pytest.raises(ArgumentError, match="the monitor callback must be callable, but it is 5$"):
         executor.set_monitor_callback(5)  # type: ignore[arg-type]
+
+
+def test_a_reshaped_executor_draws_on() -> None:
+    """Its masks are those of the step at which it was made, not those of the first step again."""
+    net = sym.Dropout(sym.Variable("a"), p=0.5, name="drop")
+    executor = net.simple_bind(CPU, a=(4, 40))
+    first = executor.forward(True, a=ones(4, 40))[0].copy()
+    executor.first_row = 8
+    other = executor.reshape(a=(4, 40))
+    assert (other.step, other.first_row) == (1, 8)
+    assert not np.array_equal(other.forward(True)[0], first)
+
+
+def test_seeds() -> None:
+    executor = sym.Dropout(sym.Variable("a"), p=0.5).bind(CPU, [ones(4, 40)])
+    masks = []
+    for seed in (0, 1, -1, 2**62, 2**70 + 1, np.int64(7)):
+        ax.random.seed(seed)
+        executor.step = 0
+        masks.append(executor.forward(True)[0].tobytes())
+    assert len(set(masks)) == 5 and masks[4] == masks[1], "a seed counts modulo 2**63"
