@@ -143,8 +143,8 @@ def bind(
     )
     arena = shared_exec.arena if shared_exec is not None else Arena(context)
     return Executor(
-        Binding(symbol, graph, context, shapes, types, requests, arguments, gradients, aux, arena, rewrites=tuple(rewrites),
-                tier=tier, threads=threads)
+        Binding(symbol, graph, context, shapes, types, requests, arguments, gradients, aux, arena,
+                rewrites=tuple(rewrites), tier=tier, threads=threads)
     )  # fmt: skip
 
 
@@ -170,8 +170,8 @@ def simple_bind(
     symbol: Any, ctx: Context | None = None, grad_req: Any = "write", type_dict: Mapping[str, Any] | None = None,
     stype_dict: Mapping[str, str] | None = None, group2ctx: Mapping[str, Context] | None = None,
     shared_arg_names: Sequence[str] | None = None, shared_exec: Executor | None = None,
-    shared_data_arrays: MutableMapping[str, Array] | None = None, shared_buffer: MutableMapping[str, Array] | None = None,
-    **shapes: Any,
+    shared_data_arrays: MutableMapping[str, Array] | None = None,
+    shared_buffer: MutableMapping[str, Array] | None = None, **shapes: Any,
 ) -> Executor:  # fmt: skip
     """Bind a symbol to new arrays of zeros, from the shapes of its inputs.
 
@@ -200,12 +200,14 @@ def simple_bind(
         shared_data_arrays = shared_buffer
     pooled: tuple[str, ...] = ()
     if isinstance(shared_arg_names, str):
-        raise BindError(f"simple_bind: shared_arg_names must be a list of names, but it is the text {shared_arg_names!r}")
+        what = repr(shared_arg_names)
+        raise BindError(f"simple_bind: shared_arg_names must be a list of names, but it is the text {what}")
     lent = set(shared_arg_names or ())
     shared = [n for n in names if n in lent]
     if shared_data_arrays is not None:
-        if not isinstance(shared_data_arrays, MutableMapping):
-            what = type(shared_data_arrays).__name__
+        arrays: Any = shared_data_arrays
+        if not isinstance(arrays, MutableMapping):
+            what = type(arrays).__name__
             raise BindError(f"simple_bind: shared_data_arrays must be a dict of arrays by name, but it is a {what}")
         pooled = tuple(name for name in names if name in given and name not in lent)
         held = {name: shared_data_arrays.get(name) for name in pooled}
@@ -251,8 +253,9 @@ def borrow(
 
 
 def assemble(
-    symbol: Any, graph: Graph, context: Context, shapes: Sequence[Any], types: Sequence[Any], requests: Mapping[str, str],
-    specs: Mapping[str, tuple[tuple[int, ...], Any]], arguments: dict[str, Array], gradients: dict[str, Array],
+    symbol: Any, graph: Graph, context: Context, shapes: Sequence[Any], types: Sequence[Any],
+    requests: Mapping[str, str], specs: Mapping[str, tuple[tuple[int, ...], Any]], arguments: dict[str, Array],
+    gradients: dict[str, Array],
     aux: dict[str, Array], *, inputs: Sequence[str] = (), pool: InputPool | None = None, pooled: tuple[str, ...] = (),
     arena: Arena | None = None, rewrites: Sequence[Rewrite] = (),
 ) -> Executor:  # fmt: skip
@@ -271,8 +274,8 @@ def assemble(
         aux = {**aux, **allocate_segment(context, "aux", {n: specs[n] for n in missing})[1]}
     gradients = dict(gradients)
     executor = Executor(
-        Binding(symbol, graph, context, shapes, types, requests, arguments, gradients, aux, arena or Arena(context), pool,
-                pooled, rewrites=tuple(rewrites))
+        Binding(symbol, graph, context, shapes, types, requests, arguments, gradients, aux, arena or Arena(context),
+                pool, pooled, rewrites=tuple(rewrites))
     )  # fmt: skip
     wanted = [n for n in names if requests[n] != "null" and n not in gradients]
     if wanted:  # the plan says in which order they are finished
@@ -299,8 +302,8 @@ def reshaped(executor: Executor, partial_shaping: bool, allow_up_sizing: bool, s
             return array
         if name not in given and not partial_shaping:
             raise ShapeError(
-                f"reshape: '{name}' changes from {format_shape(array.shape)} to {format_shape(shape)}; give its shape, or "
-                "partial_shaping=True to let such changes follow"
+                f"reshape: '{name}' changes from {format_shape(array.shape)} to {format_shape(shape)}; "
+                "give its shape, or partial_shaping=True to let such changes follow"
             )
         if math.prod(shape) > math.prod(array.shape):
             if not allow_up_sizing:

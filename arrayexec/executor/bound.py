@@ -57,9 +57,9 @@ class BoundPlan:
     """
 
     def __init__(
-        self, plan: Plan, context: Context, buffer: Array, arguments: Mapping[str, Array], gradients: Mapping[str, Array],
-        aux: Mapping[str, Array], streams: Sequence[Stream], states: Mapping[int, Any], tier: str,
-        pool: ThreadPoolExecutor | None = None,
+        self, plan: Plan, context: Context, buffer: Array, arguments: Mapping[str, Array],
+        gradients: Mapping[str, Array], aux: Mapping[str, Array], streams: Sequence[Stream],
+        states: Mapping[int, Any], tier: str, pool: ThreadPoolExecutor | None = None,
     ) -> None:  # fmt: skip
         self.plan = plan
         named = {plan.arguments[n]: arguments[n] for n in plan.arguments}

@@ -71,8 +71,8 @@ class Binding:
 class Executor:
     """One symbol bound to arrays on one context; made by ``Symbol.bind`` and ``Symbol.simple_bind``.
 
-    Arrays are plain and public: ``arg_dict grad_dict aux_dict outputs``. Outputs are valid until the next forward in the
-    same memory. ``step`` counts training forwards and ``first_row`` is the place of the first row in the global batch;
+    Arrays are plain and public: ``arg_dict grad_dict aux_dict outputs``. Outputs are valid until the next forward in
+    the same memory. ``step`` counts training forwards and ``first_row`` is the place of the first row in the global batch;
     both address the random streams.
     """
 
@@ -246,8 +246,8 @@ class Executor:
     def forward(self, is_train: bool = False, **inputs: Any) -> list[Array]:
         """Run forward and give the outputs; ``inputs`` are copied into arguments of their names first.
 
-        ``is_train=True`` moves auxiliary states and advances ``step``. Raises UnknownNameError and ShapeError for inputs
-        that do not fit, BusyExecutorError if the executor or one that shares its memory is running.
+        ``is_train=True`` moves auxiliary states and advances ``step``. Raises UnknownNameError and ShapeError for
+        inputs that do not fit, BusyExecutorError if the executor or one that shares its memory is running.
         """
         self._check_process()
         with self.arena.held_by(self):
@@ -287,8 +287,8 @@ class Executor:
     ) -> None:
         """Write (or add) the gradients of all arguments that ask for one.
 
-        ``out_grads``: array, list or dict by output name; only loss heads need none. ``on_ready(argument)`` is called as
-        soon as an argument's gradient is finished. Raises NotBoundError before any forward, StaleForwardError if what
+        ``out_grads``: array, list or dict by output name; only loss heads need none. ``on_ready(argument)`` is called
+        as soon as an argument's gradient is finished. Raises NotBoundError before any forward, StaleForwardError if what
         forward kept, or what it read, has been overwritten by the engine since, BindError for wrong head gradients.
         """
         self._check_process()
@@ -326,8 +326,8 @@ class Executor:
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise NotBoundError(
-                f"{self.title} was made before this process was forked and cannot run here: bind the symbol again in the "
-                "child, or start workers with 'spawn'"
+                f"{self.title} was made before this process was forked and cannot run here: bind the symbol again in "
+                "the child, or start workers with 'spawn'"
             )
 
     def _check_fresh(self, run: _Run) -> None:
@@ -392,8 +392,8 @@ class Executor:
             shape = tuple(array.shape)
             if shape != self._shape_of[name]:
                 raise ShapeError(
-                    f"{self.title}: argument '{name}' must be {format_shape(self._shape_of[name])}, but the array given to "
-                    f"forward is {format_shape(shape)}; reshape(...) makes an executor for another shape"
+                    f"{self.title}: argument '{name}' must be {format_shape(self._shape_of[name])}, but the array given "
+                    f"to forward is {format_shape(shape)}; reshape(...) makes an executor for another shape"
                 )
             check_numbers(f"{self.title}: argument '{name}'", array)
         for target, array in apart([(self._arguments[name], array) for name, array in inputs.items()]):
@@ -437,8 +437,8 @@ class Executor:
     ) -> None:
         """Copy arrays into arguments and auxiliary states by name; types are cast, missing names stay as they are.
 
-        Raises UnknownNameError for a name that is not there (unless ``allow_extra_params``), ShapeError naming the first
-        array that does not fit; nothing is copied then.
+        Raises UnknownNameError for a name that is not there (unless ``allow_extra_params``), ShapeError naming the
+        first array that does not fit; nothing is copied then.
         """
         pairs = []
         arguments = self.arg_dict
@@ -455,8 +455,8 @@ class Executor:
                     raise BindError(f"{self.title}: {kind} '{name}' must be an array, but it is a {what}")
                 if tuple(array.shape) != tuple(held[name].shape):
                     raise ShapeError(
-                        f"{self.title}: {kind} '{name}' must be {format_shape(held[name].shape)}, but the array given is "
-                        f"{format_shape(array.shape)}"
+                        f"{self.title}: {kind} '{name}' must be {format_shape(held[name].shape)}, but the array given "
+                        f"is {format_shape(array.shape)}"
                     )
                 check_numbers(f"{self.title}: {kind} '{name}'", array)
                 pairs.append((held[name], array))
@@ -469,8 +469,8 @@ class Executor:
     ) -> Executor:
         """An executor for other input shapes that shares this one's arrays.
 
-        Equal shapes are the same storage, smaller ones a prefix of it; larger ones need ``allow_up_sizing``, a change of
-        an argument that was not named needs ``partial_shaping``. Raises ShapeError otherwise.
+        Equal shapes are the same storage, smaller ones a prefix of it; larger ones need ``allow_up_sizing``, a change
+        of an argument that was not named needs ``partial_shaping``. Raises ShapeError otherwise.
         """
         from .bind import reshaped
 
