@@ -24,7 +24,9 @@ class Parameters:
     ``layouts`` names parameters kept in another order of axes: gradients come back in the order of the symbol.
     """
 
-    def __init__(self, values: Mapping[str, Array], layouts: Mapping[str, Callable[[Array], Array]] | None = None) -> None:
+    def __init__(
+        self, values: Mapping[str, Array], layouts: Mapping[str, Callable[[Array], Array]] | None = None
+    ) -> None:
         layouts = layouts or {}
         turned = {n: layouts.get(n, lambda a: a)(v) for n, v in values.items()}
         total = sum(v.size for v in turned.values())
@@ -172,7 +174,7 @@ CHANNELS_LAST = (2, 3, 1, 0)
 
 
 class LeNet:
-    """Convolution, pooling, tanh, twice; two dense layers. tanh rises, so it may follow the pooling: a quarter of it."""
+    """Convolution, pooling, tanh, twice; two dense layers. tanh rises, so it follows the pooling: a quarter of it."""
 
     def __init__(self, values: Mapping[str, Array], inputs: Mapping[str, Array]) -> None:
         last = dict.fromkeys(("conv0_weight", "conv1_weight"), lambda a: a.transpose(CHANNELS_LAST))
@@ -543,11 +545,13 @@ class Tiny:
         self.parameters = None
         space: dict[str, Any] = {"mul": mul, "add": add, "tanh": np.tanh, "sub": sub, "copyto": np.copyto}
         space |= {f"h{k}": np.empty(16, "f") for k in range(101)}
-        space |= {name: np.empty(16, "f") for name in ("x", "y", "g", "gx", "gy", "t")} | {"given": inputs, "one": np.ones(16, "f")}
+        space |= {name: np.empty(16, "f") for name in ("x", "y", "g", "gx", "gy", "t")}
+        space |= {"given": inputs, "one": np.ones(16, "f")}
         lines = ["copyto(x, given['x']); copyto(y, given['y'])"]
         for k in range(0, 100, 4):
             h = "x" if k == 0 else f"h{k}"
-            lines.append(f"mul({h}, y, h{k + 1}); add(h{k + 1}, x, h{k + 2}); tanh(h{k + 2}, h{k + 3}); sub(h{k + 3}, y, h{k + 4})")
+            a, b, c, d = (f"h{k + i}" for i in range(1, 5))
+            lines.append(f"mul({h}, y, {a}); add({a}, x, {b}); tanh({b}, {c}); sub({c}, y, {d})")
         lines.append("g.fill(1)")
         for k in range(96, -1, -4):
             h, first = ("x" if k == 0 else f"h{k}"), k == 96

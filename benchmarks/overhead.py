@@ -3,7 +3,7 @@
     OPENBLAS_NUM_THREADS=1 python benchmarks/overhead.py
 
 ``a node`` is the slope of time over the number of nodes of a chain of additions of 16 numbers, and beside it the same
-addition as a bare NumPy call in the same rounds: what is above it is the engine's. The LSTM has two layers and 60 steps,
+addition as a bare NumPy call in the same rounds: the rest is the engine's. The LSTM has two layers and 60 steps,
 written with the operators of ``sym``.
 """
 
@@ -74,7 +74,7 @@ def building(rounds: int, seconds: float = 0.0) -> list[dict[str, Any]]:
     known, types = infer_shapes(graph, shapes, "bind"), infer_types(graph, {}, "bind", np.float32)
     wants = {graph.nodes[i].name: "write" for i in graph.arguments if graph.nodes[i].name not in shapes}
     plan = make_plan(graph, known, types, wants, is_train=True)
-    bound = {n: a for n, a in workload.inputs.items()}
+    bound = workload.inputs
 
     def bind() -> Any:
         return workload.symbol.simple_bind(ax.cpu(), grad_req=wants, **shapes)

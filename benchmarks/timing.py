@@ -1,4 +1,4 @@
-"""Interleaved timing: contenders take turns within each round, so that what disturbs the machine disturbs all of them."""
+"""Interleaved timing: contenders take turns within each round, so what disturbs the machine disturbs all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ import numpy as np
 Step = Callable[[], Any]
 
 
-def interleaved(contenders: Mapping[str, Step], seconds: float, rounds: int, dropped: int = 2) -> dict[str, list[float]]:
+def interleaved(
+    contenders: Mapping[str, Step], seconds: float, rounds: int, dropped: int = 2
+) -> dict[str, list[float]]:
     """Seconds a call of every contender, one number a round; the first ``dropped`` rounds do not count.
 
     In a round each contender runs for about ``seconds``; the order turns by one from round to round.
@@ -44,7 +46,7 @@ def ratio(found: Mapping[str, Sequence[float]], of: str, to: str) -> float:
 
 
 def contenders_of_the_machine() -> tuple[dict[str, Step], dict[str, float]]:
-    """What this machine can do at best through NumPy: a matrix product (flops) and a copy (bytes), and their amounts."""
+    """What this machine can do at best through NumPy: a matrix product (flops) a copy (bytes); and their amounts."""
     a, b, c = (np.ones((512, 512), np.float32) for _ in range(3))
     source, target = np.ones(1 << 24, np.float32), np.ones(1 << 24, np.float32)
     steps: dict[str, Step] = {

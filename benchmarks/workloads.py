@@ -1,7 +1,8 @@
-"""The nets that are measured, as symbols with their inputs; :mod:`by_hand` has each of them once more in plain NumPy."""
+"""The nets that are measured, as symbols with their inputs; :mod:`by_hand` has each once more in plain NumPy."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -37,7 +38,7 @@ def _dense(widths: list[int], batch: int) -> Workload:
         if number:
             net = sym.Activation(net, act_type="relu")
         net = sym.FullyConnected(net, num_hidden=width, name=f"fc{number}")
-    pairs = [a * b for a, b in zip(widths, widths[1:], strict=False)]
+    pairs = [a * b for a, b in itertools.pairwise(widths)]
     return Workload(_loss(net), _images(batch, (widths[0],)), 2.0 * batch * (3 * sum(pairs) - pairs[0]))
 
 
@@ -77,7 +78,9 @@ def resnet20(batch: int) -> Workload:
                 net = norm(conv(net, filters, 1, 2, f"{name}_short"), f"{name}_shortnorm")
             net = relu(inner + net)
     net = sym.Pooling(net, global_pool=True, pool_type="avg")
-    return Workload(_loss(sym.FullyConnected(net, num_hidden=10, name="fc")), _images(batch, (3, 32, 32)), 244.0e6 * batch)
+    return Workload(
+        _loss(sym.FullyConnected(net, num_hidden=10, name="fc")), _images(batch, (3, 32, 32)), 244.0e6 * batch
+    )
 
 
 def lstm(length: int) -> Workload:
@@ -88,7 +91,9 @@ def lstm(length: int) -> Workload:
     words = sym.Embedding(sym.Variable("data"), input_dim=VOCABULARY, output_dim=HIDDEN, name="embed")
     outputs, _ = stack.unroll(length, words, merge_outputs=True)
     net = sym.FullyConnected(sym.Reshape(outputs, shape=(-1, HIDDEN)), num_hidden=VOCABULARY, name="fc")
-    net = sym.SoftmaxOutput(net, sym.Reshape(sym.Variable("softmax_label"), shape=(-1,)), normalization="batch", name="softmax")
+    net = sym.SoftmaxOutput(
+        net, sym.Reshape(sym.Variable("softmax_label"), shape=(-1,)), normalization="batch", name="softmax"
+    )
     random = np.random.default_rng(0)
     inputs = {n: random.integers(0, VOCABULARY, (SENTENCES, length)).astype("f") for n in ("data", "softmax_label")}
     return Workload(net, inputs, 15.84e6 * SENTENCES * length)

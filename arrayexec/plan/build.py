@@ -238,7 +238,7 @@ class _Builder:
         return self.internal(entry)
 
     def contribute(self, entry: int, value: int) -> None:
-        """Count ``value`` as a contribution to an entry's gradient: the first is the sum, later ones are added to it."""
+        """Count ``value`` as a contribution to an entry's gradient: the first is the sum, later ones are added."""
         name, total = f"gradient of {self.graph.entry_name(entry)}", self.sums.get(entry)
         if total is None:
             target = self.direct.get(entry, value)
@@ -263,7 +263,7 @@ class _Builder:
             self.last[node.name] = len(self.draft.steps) - 1
 
     def backward_step(self, number: int) -> None:
-        graph, draft, node, outputs = self.graph, self.draft, self.graph.nodes[number], self.graph.outputs(number)
+        graph, node, outputs = self.graph, self.graph.nodes[number], self.graph.outputs(number)
         signature: Signature = node.signature  # type: ignore[assignment]
         op: Op = node.op  # type: ignore[assignment]
         body: Body = op.form.backward  # type: ignore[assignment]
@@ -294,8 +294,8 @@ class _Builder:
             kept = frozenset(op.keeps(frozenset(signature.inputs[p] for p in dins)))
             bindings, temps = self.bind(number, signature.backward or (), signature, douts, dins, kept, body.parameters)
             given = [*dins.values(), *douts.values(), *passed.values()]
-            pairs = self.pairs(op, body, bindings, given)
-            self.emit("backward", "backward", node.where, bindings, [*dins.values(), *temps], op=op, node=number, pairs=pairs)
+            pairs, writes = self.pairs(op, body, bindings, given), [*dins.values(), *temps]
+            self.emit("backward", "backward", node.where, bindings, writes, op=op, node=number, pairs=pairs)
         for position in wanted:
             self.contribute(graph.inputs[number][position], passed.get(position, dins.get(position, -1)))
         self.release(outputs)

@@ -22,7 +22,7 @@ from .options import registered
 Key = int | str
 State = dict[str, Array]
 
-_PIECE = 1 << 15  # elements of one piece on the processor: parameter, gradient, states and scratch fit in an L2 of 1 MiB
+_PIECE = 1 << 15  # elements of one piece on the processor: parameter, gradient, states and scratch fit in 1 MiB of L2
 _registry: dict[str, type[Optimizer]] = {}
 _Class = TypeVar("_Class", bound="type[Optimizer]")
 
