@@ -72,8 +72,8 @@ class Executor:
     """One symbol bound to arrays on one context; made by ``Symbol.bind`` and ``Symbol.simple_bind``.
 
     Arrays are plain and public: ``arg_dict grad_dict aux_dict outputs``. Outputs are valid until the next forward in
-    the same memory. ``step`` counts training forwards and ``first_row`` is the place of the first row in the global batch;
-    both address the random streams.
+    the same memory. ``step`` counts training forwards and ``first_row`` is the place of the first row in the global
+    batch; both address the random streams.
     """
 
     def __init__(self, binding: Binding) -> None:
@@ -288,8 +288,9 @@ class Executor:
         """Write (or add) the gradients of all arguments that ask for one.
 
         ``out_grads``: array, list or dict by output name; only loss heads need none. ``on_ready(argument)`` is called
-        as soon as an argument's gradient is finished. Raises NotBoundError before any forward, StaleForwardError if what
-        forward kept, or what it read, has been overwritten by the engine since, BindError for wrong head gradients.
+        as soon as an argument's gradient is finished. Raises NotBoundError before any forward, StaleForwardError if
+        what forward kept, or what it read, has been overwritten by the engine since, BindError for wrong head
+        gradients.
         """
         self._check_process()
         heads = self._head_gradients(out_grads)
@@ -392,8 +393,8 @@ class Executor:
             shape = tuple(array.shape)
             if shape != self._shape_of[name]:
                 raise ShapeError(
-                    f"{self.title}: argument '{name}' must be {format_shape(self._shape_of[name])}, but the array given "
-                    f"to forward is {format_shape(shape)}; reshape(...) makes an executor for another shape"
+                    f"{self.title}: argument '{name}' must be {format_shape(self._shape_of[name])}, but the array "
+                    f"given to forward is {format_shape(shape)}; reshape(...) makes an executor for another shape"
                 )
             check_numbers(f"{self.title}: argument '{name}'", array)
         for target, array in apart([(self._arguments[name], array) for name, array in inputs.items()]):
