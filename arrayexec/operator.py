@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from .errors import OperatorDefinitionError, UnknownOperatorError, near_miss
 
+Arrays = Sequence[Any]
 Shape = Any  # a list of dims; while inference runs a dim, or the whole shape, may be unknown (see dims)
 _Prop = TypeVar("_Prop", bound="type[CustomOpProp]")
 _REGISTERED: dict[str, type[CustomOpProp]] = {}
@@ -20,25 +21,12 @@ _REGISTERED: dict[str, type[CustomOpProp]] = {}
 class CustomOp:
     """What computes: one instance a bound node, so it may keep state between forward and backward."""
 
-    def forward(
-        self,
-        is_train: bool,
-        req: Sequence[str],
-        in_data: Sequence[Any],
-        out_data: Sequence[Any],
-        aux: Sequence[Any],
-    ) -> None:
+    def forward(self, is_train: bool, req: Sequence[str], in_data: Arrays, out_data: Arrays, aux: Arrays) -> None:
         """Write ``out_data`` from ``in_data``; changes of ``aux`` stay if ``is_train``."""
         raise OperatorDefinitionError(f"{type(self).__name__} has no forward")
 
     def backward(
-        self,
-        req: Sequence[str],
-        out_grad: Sequence[Any],
-        in_data: Sequence[Any],
-        out_data: Sequence[Any],
-        in_grad: Sequence[Any],
-        aux: Sequence[Any],
+        self, req: Sequence[str], out_grad: Arrays, in_data: Arrays, out_data: Arrays, in_grad: Arrays, aux: Arrays
     ) -> None:
         """Write ``in_grad``, which starts as zeros; ``req`` is "null" and the array None where nobody wants a gradient.
 

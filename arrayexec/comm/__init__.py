@@ -23,13 +23,7 @@ DEFAULT_TIMEOUT = 300.0
 
 # What launchers tell the processes they start: MPICH and its kin, Open MPI, MVAPICH, Cray, srun.
 # (SLURM_NTASKS is no sign: it is also set in a batch script, which srun has not started.)
-_SIZE_VARIABLES = (
-    "PMI_SIZE",
-    "OMPI_COMM_WORLD_SIZE",
-    "MV2_COMM_WORLD_SIZE",
-    "PALS_SIZE",
-    "SLURM_STEP_NUM_TASKS",
-)
+_SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PALS_SIZE", "SLURM_STEP_NUM_TASKS")
 
 _lock = threading.Lock()
 _communicator: Communicator | None = None

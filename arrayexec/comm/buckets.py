@@ -50,9 +50,7 @@ _PACKED: Place = ("packed", "", 0)
 
 
 def cut(
-    gradients: Iterable[tuple[str, int, Any]],
-    places: Mapping[str, Place] | None = None,
-    max_bytes: int = MAX_BYTES,
+    gradients: Iterable[tuple[str, int, Any]], places: Mapping[str, Place] | None = None, max_bytes: int = MAX_BYTES
 ) -> tuple[Bucket, ...]:
     """Cut gradients, (name, nbytes, dtype) in the order in which backward finishes them, into buckets.
 

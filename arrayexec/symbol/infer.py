@@ -16,14 +16,7 @@ import numpy as np
 
 from ..attribute_text import read_dtype, read_shape
 from ..dims import ANY, UNKNOWN, Deferred, Shape, from_user
-from ..errors import (
-    ArrayExecError,
-    OperatorDefinitionError,
-    ShapeError,
-    TypeInferenceError,
-    format_shape,
-    message,
-)
+from ..errors import ArrayExecError, OperatorDefinitionError, ShapeError, TypeInferenceError, format_shape, message
 from ..registry import Op
 from .graph import Graph, Node
 
@@ -205,12 +198,7 @@ class _Table(abc.ABC, Generic[_Value]):
         signature = self.graph.nodes[number].signature
         names = signature.arguments if signature else ()
         return [
-            (
-                name,
-                f"= {self.graph.entry_name(entry)}",
-                self.show(self.values[entry]),
-                f"fixed by {self.who(entry)}",
-            )
+            (name, f"= {self.graph.entry_name(entry)}", self.show(self.values[entry]), f"fixed by {self.who(entry)}")
             for name, entry in zip(names, self.graph.inputs[number], strict=True)
         ]
 

@@ -66,10 +66,7 @@ def dumps(heads: Sequence[Entry]) -> str:
     number = {id(node): i for i, node in enumerate(nodes)}
     written, rows = [], [0]
     for node in nodes:
-        fields = [
-            f'"op": {_quoted(node.op.form.name if node.op else "null")}',
-            f'"name": {_quoted(node.name)}',
-        ]
+        fields = [f'"op": {_quoted(node.op.form.name if node.op else "null")}', f'"name": {_quoted(node.name)}']
         if node.attributes:
             fields.append(f'"attrs": {_attributes(node.attributes)}')
         edges = [
