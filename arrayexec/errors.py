@@ -164,9 +164,9 @@ def message(fact: str, rows: Sequence[Sequence[str]] = (), title: str = "inputs"
     return "\n".join(lines)
 
 
-def format_shape(shape: Iterable[object] | None) -> str:
-    """``(32, ?)`` for a partly known shape, ``?`` for one of unknown rank."""
-    if shape is None:
+def format_shape(shape: object) -> str:
+    """``(32, ?)`` for a partly known shape, ``?`` for one of unknown rank (``dims.ANY``, None)."""
+    if not isinstance(shape, Sequence):
         return "?"
     dims = [str(dim) for dim in shape]
     return f"({dims[0]},)" if len(dims) == 1 else "(" + ", ".join(dims) + ")"

@@ -32,7 +32,7 @@ def with_number(op: str, hint: str | None = None) -> Callable[[Any, Any], Any]:
             raise ArgumentError(
                 f"{self!r} goes together with symbols and numbers, not with {type(other).__name__}{advice}"
             )
-        return type(self)(((make_node(op, (_single(self, op),), {}, {"scalar": other}, hint=hint), 0),))
+        return type(self)(make_node(op, (_single(self, op),), {}, {"scalar": other}, hint=hint).outputs)
 
     return method
 
@@ -44,7 +44,7 @@ def with_either(op: str, hint: str, scalar_op: str, scalar_hint: str | None = No
     def method(self: Any, other: Any) -> Any:
         if not isinstance(other, Algebra):
             return number(self, other)
-        return type(self)(((make_node(op, (_single(self, op), _single(other, op)), {}, {}, hint=hint), 0),))
+        return type(self)(make_node(op, (_single(self, op), _single(other, op)), {}, {}, hint=hint).outputs)
 
     return method
 
@@ -78,4 +78,4 @@ class Algebra:
         return self * -1.0
 
     def __abs__(self) -> Any:
-        return type(self)(((make_node("abs", (_single(self, "abs"),), {}, {}), 0),))  # type: ignore[call-arg]
+        return type(self)(make_node("abs", (_single(self, "abs"),), {}, {}).outputs)  # type: ignore[call-arg]

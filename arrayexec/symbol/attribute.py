@@ -32,11 +32,7 @@ def deprecated_suffix(key: str) -> str | None:
 
 def shown(attributes: Mapping[str, str]) -> dict[str, str]:
     """``attributes`` as programs read them: hidden keys under both spellings."""
-    result = dict(attributes)
-    for key in attributes:
-        if key in _SHORT:
-            result[_SHORT[key]] = attributes[key]
-    return result
+    return {**attributes, **{_SHORT[key]: text for key, text in attributes.items() if key in _SHORT}}
 
 
 def texts_only(attributes: Mapping[str, Any], who: str) -> dict[str, str]:

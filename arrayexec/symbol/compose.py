@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,23 +15,19 @@ from ..errors import AttributeValueError, CompositionError, near_miss
 from ..registry import Op, get_op, make_op
 from . import naming
 from .attribute import HIDDEN_KEYS, deprecated_suffix, is_hidden, scoped, stored_key, texts_only
-from .graph import Entry, Node, post_order
+from .graph import Entry, Node, Source, place, post_order
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _SETTINGS: dict[tuple[type[Op], tuple[tuple[str, str], ...]], Op] = {}
 _MANY_SETTINGS = 4096
 
 
-def user_source() -> tuple[str, int] | None:
+def user_source() -> Source:
     """File and line of the nearest caller outside the package."""
     frame: Any = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back
     return (frame.f_code.co_filename, frame.f_lineno) if frame is not None else None
-
-
-def _place(name: str, source: tuple[str, int] | None) -> str:
-    return f" '{name}'" + (f" ({source[0].rpartition('/')[2]}:{source[1]})" if source else "")
 
 
 def _setting(cls: type[Op], values: Mapping[str, Any], texts: Mapping[str, str], where: str) -> Op:
@@ -101,7 +98,7 @@ def make_node(
     form = cls.form
     source = user_source()
     name = naming.current().get(name, hint or op_name.lower())
-    where = _place(name, source)
+    where = place(name, source)
     around = scoped()
     if attr:
         around = {**around, **texts_only(attr, f"{form.name}{where}")}
@@ -126,42 +123,33 @@ def _inputs(node: Node, inputs: Sequence[Entry], named: Mapping[str, Entry]) -> 
             f"{node.where} was given {len(inputs)} inputs, but it takes {len(arguments)}: "
             f"{', '.join(arguments) or 'none'}"
         )
-    filled = list(inputs)
-    taken = 0
-    for position in range(len(inputs), len(arguments)):
-        argument = arguments[position]
-        entry = named.get(argument)
+    filled, left = list(inputs), dict(named)
+    for argument in arguments[len(inputs) :]:
+        entry = left.pop(argument, None)
         if entry is None:
             texts = {**node.attributes, **op.variable_attributes(argument)}
             entry = (Node(None, f"{node.name}_{argument}", texts, (), node.source), 0)
-        else:
-            taken += 1
         filled.append(entry)
-    if taken != len(named):
-        for argument in named:
-            if argument in arguments[: len(inputs)]:
-                raise CompositionError(f"{node.where}: input '{argument}' is given by position and by keyword")
-            if argument not in arguments:
-                raise CompositionError(f"{node.where} has no input '{argument}'{near_miss(argument, arguments)}")
+    for argument in left:
+        if argument in arguments:
+            raise CompositionError(f"{node.where}: input '{argument}' is given by position and by keyword")
+        raise CompositionError(f"{node.where} has no input '{argument}'{near_miss(argument, arguments)}")
     return tuple(filled)
 
 
 def copied(heads: Sequence[Entry], replaced: Mapping[str, Entry] | None = None) -> list[Entry]:
     """``heads`` of a copy of the graph, with the variables named in ``replaced`` exchanged for other values."""
-    new: dict[int, Node] = {}
-    values: dict[int, Entry] = {}
+    new: dict[int, Entry] = {}  # where the copy has the first value of a node
 
-    def other(entry: Entry) -> Entry:
-        found = values.get(id(entry[0]))
-        return found if found is not None else (new[id(entry[0])], entry[1])
+    def moved(entry: Entry) -> Entry:
+        node, first = new[id(entry[0])]
+        return node, first + entry[1]
 
     for node in post_order(heads):
         if node.op is None and replaced and node.name in replaced:
-            values[id(node)] = replaced[node.name]
+            new[id(node)] = replaced[node.name]
             continue
-        twin = Node.__new__(Node)
-        twin.op, twin.name, twin.attributes = node.op, node.name, dict(node.attributes)
-        twin.source, twin.versions, twin.signature = node.source, node.versions, node.signature
-        twin.inputs = tuple(other(entry) for entry in node.inputs)
-        new[id(node)] = twin
-    return [other(head) for head in heads]
+        twin = copy.copy(node)
+        twin.attributes, twin.inputs = dict(node.attributes), tuple(map(moved, node.inputs))
+        new[id(node)] = twin, 0
+    return [moved(head) for head in heads]

@@ -9,6 +9,12 @@ from ..errors import CompositionError
 from ..registry import Op, Signature, signature_of
 
 Entry = tuple["Node", int]
+Source = tuple[str, int] | None  # the user's file and line
+
+
+def place(name: str, source: Source) -> str:
+    """`` 'fc1' (train.py:171)``: name of a node and where it was made."""
+    return f" '{name}'" + (f" ({source[0].rpartition('/')[2]}:{source[1]})" if source else "")
 
 
 class Node:
@@ -23,12 +29,7 @@ class Node:
     __slots__ = ("attributes", "inputs", "name", "op", "signature", "source", "versions")
 
     def __init__(
-        self,
-        op: Op | None,
-        name: str,
-        attributes: dict[str, str],
-        inputs: Sequence[Entry] = (),
-        source: tuple[str, int] | None = None,
+        self, op: Op | None, name: str, attributes: dict[str, str], inputs: Sequence[Entry] = (), source: Source = None
     ) -> None:
         self.op = op
         self.name = name
@@ -41,9 +42,12 @@ class Node:
     @property
     def where(self) -> str:
         """``FullyConnected 'fc1' (train.py:171)``: how errors name this node."""
-        kind = self.op.form.name if self.op is not None else "Variable"
-        place = f" ({self.source[0].rpartition('/')[2]}:{self.source[1]})" if self.source else ""
-        return f"{kind} '{self.name}'{place}"
+        return (self.op.form.name if self.op is not None else "Variable") + place(self.name, self.source)
+
+    @property
+    def outputs(self) -> list[Entry]:
+        """The visible values that this node makes."""
+        return [(self, i) for i in range(len(self.signature.outputs) if self.signature else 1)]
 
     def output_name(self, index: int) -> str:
         """Name of one output: ``fc1_output``, ``split_output2``, ``bn_mean``; a variable's own name."""
@@ -59,28 +63,22 @@ class Node:
 def post_order(heads: Iterable[Entry]) -> list[Node]:
     """All nodes that ``heads`` need, inputs before users, left to right, each once. CompositionError on a cycle."""
     order: list[Node] = []
-    state: dict[int, bool] = {}  # node id: False while its inputs are visited, True when it stands in the order
-    for head, _ in heads:
-        stack: list[tuple[Node, int]] = [(head, 0)]
-        while stack:
-            node, position = stack.pop()
-            if position == 0:
-                if id(node) in state:
-                    if not state[id(node)]:
-                        raise CompositionError(f"{node.where} is an input of itself: the graph has a cycle")
-                    continue
-                state[id(node)] = False
-            advanced = False
-            for i in range(position, len(node.inputs)):
-                child = node.inputs[i][0]
-                if not state.get(id(child), False):
-                    stack.append((node, i + 1))
-                    stack.append((child, 0))
-                    advanced = True
-                    break
-            if not advanced:
-                state[id(node)] = True
-                order.append(node)
+    finished: dict[int, bool] = {}  # node id: False while its inputs are visited, True when it stands in the order
+    path: list[Node] = []
+    pending = [iter(heads)]  # values to visit: the heads, then the inputs of every node of the path
+    while pending:
+        node = next((node for node, _ in pending[-1] if not finished.get(id(node))), None)
+        if node is not None:
+            if id(node) in finished:
+                raise CompositionError(f"{node.where} is an input of itself: the graph has a cycle")
+            finished[id(node)] = False
+            path.append(node)
+            pending.append(iter(node.inputs))
+        else:
+            pending.pop()
+            if path:
+                order.append(path.pop())
+                finished[id(order[-1])] = True
     return order
 
 
@@ -119,14 +117,15 @@ class Graph:
             seen[node.name] = self.twins[-1] + (node.op is not None)
         self.inputs: list[tuple[int, ...]] = [tuple(self.entry(e) for e in node.inputs) for node in self.nodes]
         self.heads: list[int] = [self.entry(e) for e in heads]
-        auxiliary: dict[int, None] = {}
-        for node, inputs in zip(self.nodes, self.inputs, strict=True):
-            if node.signature is not None and node.signature.aux:
-                auxiliary.update((self.owner[e], None) for e in inputs[len(node.signature.inputs) :])
-        self.auxiliary: list[int] = [i for i in auxiliary if self.nodes[i].op is None]
-        marked = set(self.auxiliary)
-        self.arguments: list[int] = [i for i, node in enumerate(self.nodes) if node.op is None and i not in marked]
-        self.auxiliary.sort()
+        states = {
+            self.owner[entry]
+            for node, inputs in zip(self.nodes, self.inputs, strict=True)
+            if node.signature is not None
+            for entry in inputs[len(node.signature.inputs) :]
+        }
+        variables = [number for number, node in enumerate(self.nodes) if node.op is None]
+        self.auxiliary: list[int] = [number for number in variables if number in states]
+        self.arguments: list[int] = [number for number in variables if number not in states]
 
     @staticmethod
     def _unify(kept: Node, other: Node) -> None:
@@ -154,8 +153,7 @@ class Graph:
 
     def outputs(self, node: int) -> range:
         """Entries of the visible outputs of node ``node``."""
-        signature = self.nodes[node].signature
-        return range(self.first[node], self.first[node] + (len(signature.outputs) if signature else 1))
+        return range(self.first[node], self.first[node] + len(self.nodes[node].outputs))
 
 
 def variable(name: str, **attributes: Any) -> Node:

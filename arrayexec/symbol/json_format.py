@@ -171,7 +171,7 @@ class _Reader:
                     f"the {key} of {who} name node {edge[0]}, but only nodes 0 to {limit - 1} stand before it"
                 )
             node = self.nodes[edge[0]]
-            count = len(node.signature.outputs) if node.signature else 1
+            count = len(node.outputs)
             if not 0 <= edge[1] < count:
                 raise self.damaged(f"the {key} of {who} name output {edge[1]} of node '{node.name}', which has {count}")
             found.append(((node, edge[1]), edge[2] if len(edge) == 3 else 0))

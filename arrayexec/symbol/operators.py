@@ -12,7 +12,7 @@ from ..errors import ArgumentError, CompositionError
 from ..registry import Form, Op, find_op, get_op
 from .compose import make_node
 from .graph import Entry
-from .symbol import Symbol, output
+from .symbol import Symbol
 
 
 def apply(op_name: str, positional: tuple[Any, ...], keywords: Mapping[str, Any]) -> Symbol:
@@ -45,7 +45,7 @@ def apply(op_name: str, positional: tuple[Any, ...], keywords: Mapping[str, Any]
             _by_position(op_name, form, positional[position:], given)
             break
         inputs.append(_single(op_name, position, value))
-    return output(make_node(op_name, inputs, named, given, name=name, attr=attr))
+    return Symbol(make_node(op_name, inputs, named, given, name=name, attr=attr).outputs)
 
 
 def _single(op_name: str, where: str | int, value: Symbol) -> Entry:

@@ -34,10 +34,6 @@ def _total(sizes: Sequence[int | None]) -> str:
     return f"{found:,}" + ("+?" if None in sizes else "")
 
 
-def _shown(shape: Shape) -> str:
-    return format_shape(shape) if isinstance(shape, tuple) else "?"
-
-
 def _parameters(graph: Graph, inputs: Collection[str]) -> dict[int, None]:
     """Nodes of the trainable arguments: those with a gradient that are no ``inputs``.
 
@@ -62,10 +58,9 @@ def _layers(graph: Graph, shapes: Sequence[Shape], parameters: Collection[int]) 
     counted: set[int] = set()
     auxiliary = set(graph.auxiliary)
     for number, node in enumerate(graph.nodes):
-        first = graph.first[number]
         if node.op is None:
             if number not in parameters and number not in auxiliary:
-                yield Layer(node.name, "Variable", _shown(shapes[first]), "", "")
+                yield Layer(node.name, "Variable", format_shape(shapes[graph.first[number]]), "", "")
             continue
         own, sources = [], []
         for entry in graph.inputs[number]:
@@ -76,11 +71,8 @@ def _layers(graph: Graph, shapes: Sequence[Shape], parameters: Collection[int]) 
                     own.append(_size(shapes[entry]))
             else:
                 sources.append(graph.nodes[owner].name)
-        outputs = range(len(node.signature.outputs) if node.signature else 1)
-        yield Layer(
-            node.name, node.op.form.name, ", ".join(dict.fromkeys(_shown(shapes[first + i]) for i in outputs)),
-            _total(own) if own else "", ", ".join(sources),
-        )  # fmt: skip
+        made = ", ".join(dict.fromkeys(format_shape(shapes[entry]) for entry in graph.outputs(number)))
+        yield Layer(node.name, node.op.form.name, made, _total(own) if own else "", ", ".join(sources))
 
 
 def _totals(graph: Graph, shapes: Sequence[Shape], parameters: Collection[int]) -> list[str]:
@@ -137,7 +129,7 @@ def _flow(graph: Graph, shapes: Sequence[Shape]) -> tuple[list[tuple[int, str, s
         nodes.append((number, node.name, node.op.form.name if node.op is not None else ""))
         for entry in graph.inputs[number]:
             if graph.owner[entry] not in weights:
-                arrows.append((graph.owner[entry], number, _shown(shapes[entry]) if known(shapes[entry]) else ""))
+                arrows.append((graph.owner[entry], number, format_shape(shapes[entry]) if known(shapes[entry]) else ""))
     return nodes, arrows
 
 

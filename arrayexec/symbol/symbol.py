@@ -71,7 +71,7 @@ class Symbol(Algebra):
 
     def get_internals(self) -> Symbol:
         """All visible outputs of all nodes, variables included, as one group."""
-        return Symbol([(node, i) for node in self.graph.nodes for i in range(_visible(node))])
+        return Symbol([entry for node in self.graph.nodes for entry in node.outputs])
 
     def get_children(self) -> Symbol | None:
         """The inputs of the output nodes; None if there are none."""
@@ -306,15 +306,6 @@ class Symbol(Algebra):
         given = self._by_name("eval", (), arrays)
         states = {name: given.pop(name) for name in [*given] if name in auxiliary}
         return self.bind(ctx, given, grad_req="null", aux_states=states).forward()
-
-
-def output(node: Node) -> Symbol:
-    """Symbol of all visible outputs of ``node``."""
-    return Symbol([(node, i) for i in range(_visible(node))])
-
-
-def _visible(node: Node) -> int:
-    return len(node.signature.outputs) if node.signature is not None else 1
 
 
 # --- making symbols -----------------------------------------------------------------------------
