@@ -9,28 +9,21 @@ from __future__ import annotations
 import abc
 import operator
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..attribute_text import read_dtype, read_shape
 from ..dims import ANY, UNKNOWN, Deferred, Shape, from_user
 from ..errors import ArrayExecError, OperatorDefinitionError, ShapeError, TypeInferenceError, format_shape, message
-from ..registry import Op
-from .graph import Graph, Node
+from .graph import Graph
 
 Said = int | str  # the node whose rule fixed it, or the caller's words
-_Value = TypeVar("_Value")
 
 
-class _Conflict(Exception):
-    """An assignment that contradicts what stands: the frame knows the node, this the value."""
-
-    def __init__(self, entry: int, wanted: Any) -> None:
-        super().__init__()
-        self.entry = entry
-        self.wanted = wanted
+class _Refused(Exception):
+    """The node whose rule runs cannot have a value: the whole message."""
 
 
 class Frame:
@@ -40,11 +33,11 @@ class Frame:
     """
 
     __slots__ = ("_entries", "_map", "_table")
-    _table: _Table[Any]
+    _table: _Table
     _map: Mapping[str, Any]
     _entries: tuple[int, ...]
 
-    def __init__(self, table: _Table[Any]) -> None:
+    def __init__(self, table: _Table) -> None:
         object.__setattr__(self, "_table", table)
 
     def _at(self, names: Mapping[str, Any], entries: tuple[int, ...]) -> None:
@@ -64,8 +57,8 @@ class Frame:
         if slot is None:
             return self._table.unknown
         if isinstance(slot, tuple):
-            return tuple(self._table.read(self._entries[i]) for i in slot)
-        return self._table.read(self._entries[slot])
+            return tuple(self._table.values[self._entries[i]] for i in slot)
+        return self._table.values[self._entries[slot]]
 
     def __setattr__(self, name: str, value: Any) -> None:
         slot = self._slot(name)
@@ -80,28 +73,22 @@ class Frame:
     def fail(self, argument: str, text: str) -> None:
         """Refuse: ``argument`` must hold what ``text`` says ("must have 4 dims, but it is (3, 2)")."""
         slot = self._slot(argument)
-        entry = self._entries[slot[0] if isinstance(slot, tuple) else slot] if slot is not None else -1
-        raise _Refused(entry, argument, text)
+        entry = None if slot is None else self._entries[slot[0] if isinstance(slot, tuple) else slot]
+        raise self._table.refused(argument, entry, text)
 
     def same(self) -> None:
         """Default rule of types: inputs, outputs and auxiliaries are of one type, save ``no_gradient`` inputs."""
         self._table.same(self._entries)  # type: ignore[attr-defined]
 
 
-class _Refused(Exception):
-    def __init__(self, entry: int, argument: str, text: str) -> None:
-        super().__init__(text)
-        self.entry = entry
-        self.argument = argument
-        self.text = text
-
-
-class _Table(abc.ABC, Generic[_Value]):
+class _Table(abc.ABC):
     """Values of all entries, who said them, and the work list."""
 
-    unknown: _Value
-    error: type[ArrayExecError]
-    noun: str
+    unknown: ClassVar[Any]
+    error: ClassVar[type[ArrayExecError]]
+    noun: ClassVar[str]
+    rule: ClassVar[str]  # the method of operators that is run
+    key: ClassVar[str]  # the attribute of a variable that is a default, as a text
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -111,21 +98,22 @@ class _Table(abc.ABC, Generic[_Value]):
         for number, inputs in enumerate(graph.inputs):
             for entry in inputs:
                 self.users[entry].append(number)
-        self.current: Said = ""
+        self.current: Any = None  # who speaks: the node whose rule runs, or the caller's words
         self.changed_input = False
-        self.queue: deque[int] = deque()
-        self.queued = bytearray(len(graph.nodes))
-
-    def read(self, entry: int) -> _Value:
-        return self.values[entry]  # type: ignore[no-any-return]
+        self.queue = deque(number for number, node in enumerate(graph.nodes) if node.op is not None)
+        self.queued = bytearray(node.op is not None for node in graph.nodes)
 
     @abc.abstractmethod
     def unify(self, entry: int, value: Any) -> None:
-        """Fill what is unknown of ``entry``, raise _Conflict where ``value`` contradicts it."""
+        """Fill what is unknown of ``entry``, raise _Refused where ``value`` contradicts it."""
 
     @abc.abstractmethod
-    def rule(self, op: Op) -> Callable[[Frame], None]:
-        """The rule of ``op`` that this table runs."""
+    def read(self, text: str, where: str) -> Any:
+        """The value that the default of a variable says."""
+
+    @abc.abstractmethod
+    def show(self, value: Any) -> str:
+        """A value in words."""
 
     def changed(self, entry: int) -> None:
         """Queue every node that may learn from ``entry``, other than the one whose rule is running."""
@@ -137,16 +125,21 @@ class _Table(abc.ABC, Generic[_Value]):
                 self.queued[number] = 1
                 self.queue.append(number)
 
-    def give(self, entry: int, value: Any, words: str) -> None:
-        """State a value from outside, in the caller's ``words``; nothing is known of it yet."""
-        self.current = words
+    def give(self, entry: int, value: Any, who: Said) -> None:
+        """State, outside of the rules, a value of which nothing is known yet."""
+        self.current = who
         self.unify(entry, value)
 
-    def seed(self) -> None:
-        for number, node in enumerate(self.graph.nodes):
-            if node.op is not None:
-                self.queued[number] = 1
-                self.queue.append(number)
+    def start(self, given: Mapping[str, Any], call: str) -> None:
+        """State what the caller gives by name of variable, else the variables' own defaults; then run."""
+        for entry, node in zip(self.graph.first, self.graph.nodes, strict=True):
+            if node.op is None and given.get(node.name) is not None:
+                value = given[node.name]
+                self.give(entry, value, f"{call}({node.name}={self.show(value)})")
+            elif node.op is None and self.key in node.attributes:
+                text = node.attributes[self.key]
+                self.give(entry, self.read(text, node.where), f"Variable({self.key.strip('_')}={text})")
+        self.run()
 
     def run(self) -> None:
         """Run rules until nothing changes; the first conflict is the only one told."""
@@ -158,13 +151,11 @@ class _Table(abc.ABC, Generic[_Value]):
             self.current, self.changed_input = number, False
             frame._at(node.signature.frame, graph.values(number))  # type: ignore[union-attr]
             try:
-                self.rule(node.op)(frame)  # type: ignore[arg-type]
+                getattr(node.op, self.rule)(frame)
             except Deferred:
                 pass  # the rule runs again when one of its values becomes known
-            except _Conflict as conflict:
-                raise self.error(self.conflict_text(number, conflict)) from None
             except _Refused as refused:
-                raise self.error(self.refused_text(number, refused)) from None
+                raise self.error(str(refused)) from None
             except Exception as error:  # a fault of the rule itself: its own exception, and where it happened
                 error.add_note(f"in the rule of {self.noun}s of {node.where}")
                 raise
@@ -174,53 +165,30 @@ class _Table(abc.ABC, Generic[_Value]):
 
     # --- words -----------------------------------------------------------------------------------
 
-    def show(self, value: Any) -> str:
-        return str(value)
-
-    def who(self, entry: int) -> str:
+    def row(self, argument: str, entry: int) -> tuple[str, ...]:
         said = self.said[entry]
-        parts = said if isinstance(said, list) else [said]
-        words: dict[str, None] = {}
-        for part in parts:
-            if part is not None:
-                words[self.graph.nodes[part].where if isinstance(part, int) else part] = None
-        return ", ".join(words) or "nobody yet"
+        who = [part for part in (said if isinstance(said, list) else [said]) if part is not None]
+        words = dict.fromkeys(self.graph.nodes[part].where if isinstance(part, int) else part for part in who)
+        fixed = f"fixed by {', '.join(words) or 'nobody yet'}"
+        return argument, f"= {self.graph.entry_name(entry)}", self.show(self.values[entry]), fixed
 
-    def argument_of(self, number: int, entry: int) -> str:
-        """Name under which node ``number`` knows ``entry``."""
-        signature = self.graph.nodes[number].signature
-        if signature is None:
-            return "value"
+    def refused(self, argument: str, entry: int | None, text: str) -> _Refused:
+        """What to raise where ``argument`` of the node whose rule runs is not as it must be."""
+        node, inputs, name, title = self.graph.nodes[self.current], self.graph.inputs[self.current], "", "inputs"
+        rows = list(map(self.row, node.signature.arguments, inputs))
+        if entry is not None:
+            name = f" '{self.graph.entry_name(entry)}'"
+            if entry not in inputs:
+                rows, title = [*rows, self.row(argument, entry)], "values"
+        return _Refused(message(f"{node.where}: {argument}{name} {text}", rows, title))
+
+    def contradicted(self, entry: int, wanted: Any, difference: str = "") -> _Refused:
+        """What to raise where the rule that runs wants another value of ``entry`` than stands."""
+        signature: Any = self.graph.nodes[self.current].signature
         names = (*signature.arguments, *signature.outputs, *signature.hidden)
-        return names[self.graph.values(number).index(entry)]
-
-    def rows(self, number: int) -> list[tuple[str, ...]]:
-        signature = self.graph.nodes[number].signature
-        names = signature.arguments if signature else ()
-        return [
-            (name, f"= {self.graph.entry_name(entry)}", self.show(self.values[entry]), f"fixed by {self.who(entry)}")
-            for name, entry in zip(names, self.graph.inputs[number], strict=True)
-        ]
-
-    def conflict_text(self, number: int, conflict: _Conflict) -> str:
-        entry, stands = conflict.entry, self.values[conflict.entry]
-        argument = self.argument_of(number, entry)
-        fact = (
-            f"{self.graph.nodes[number].where}: {argument} '{self.graph.entry_name(entry)}' must be "
-            f"{self.show(conflict.wanted)}, but it is {self.show(stands)}{self.difference(conflict.wanted, stands)}"
-        )
-        rows, title = self.rows(number), "inputs"
-        if entry not in self.graph.inputs[number]:
-            what = (argument, f"= {self.graph.entry_name(entry)}", self.show(stands), f"fixed by {self.who(entry)}")
-            rows, title = [*rows, what], "values"
-        return message(fact, rows, title)
-
-    def difference(self, wanted: Any, stands: Any) -> str:
-        return ""
-
-    def refused_text(self, number: int, refused: _Refused) -> str:
-        name = f" '{self.graph.entry_name(refused.entry)}'" if refused.entry >= 0 else ""
-        return message(f"{self.graph.nodes[number].where}: {refused.argument}{name} {refused.text}", self.rows(number))
+        argument = names[self.graph.values(self.current).index(entry)]
+        stands = self.show(self.values[entry])
+        return self.refused(argument, entry, f"must be {self.show(wanted)}, but it is {stands}{difference}")
 
 
 def _dims(value: Any) -> tuple[Any, ...]:
@@ -234,16 +202,14 @@ def _dims(value: Any) -> tuple[Any, ...]:
     return dims
 
 
-class _Shapes(_Table[Shape]):
-    unknown = ANY
-    error = ShapeError
-    noun = "shape"
+class _Shapes(_Table):
+    unknown, error, noun, rule, key = ANY, ShapeError, "shape", "infer", "__shape__"
 
-    def rule(self, op: Op) -> Callable[[Frame], None]:
-        return op.infer
+    def read(self, text: str, where: str) -> Any:
+        return from_user(read_shape(text, where))
 
     def show(self, value: Any) -> str:
-        return "?" if value is ANY else format_shape(value)
+        return format_shape(value)
 
     def unify(self, entry: int, value: Any) -> None:
         if value is ANY:
@@ -255,39 +221,29 @@ class _Shapes(_Table[Shape]):
             self.changed(entry)
             return
         if len(old) != len(value):
-            raise _Conflict(entry, tuple(value))
+            raise self.contradicted(entry, tuple(value), f" ({len(old)} dims instead of {len(value)})")
         merged: list[Any] | None = None
         for axis, (mine, its) in enumerate(zip(old, value, strict=True)):
             if its is UNKNOWN or mine is its:
                 continue
             if mine is UNKNOWN:
-                merged = list(old) if merged is None else merged
+                merged = merged or list(old)
                 merged[axis] = _dims((its,))[0]
                 self.said[entry][axis] = self.current
             elif mine != its:
-                raise _Conflict(entry, tuple(value))
+                pairs = enumerate(zip(old, value, strict=True))
+                axes = [str(i) for i, (a, b) in pairs if a is not UNKNOWN and b is not UNKNOWN and a != b]
+                raise self.contradicted(entry, tuple(value), f" (differs in dim {', '.join(axes)})")
         if merged is not None:
             self.values[entry] = tuple(merged)
             self.changed(entry)
 
-    def difference(self, wanted: Any, stands: Any) -> str:
-        if len(wanted) != len(stands):
-            return f" ({len(stands)} dims instead of {len(wanted)})"
-        axes = [
-            i
-            for i, (a, b) in enumerate(zip(wanted, stands, strict=True))
-            if a is not UNKNOWN and b is not UNKNOWN and a != b
-        ]
-        return f" (differs in dim {', '.join(map(str, axes))})"
 
+class _Types(_Table):
+    unknown, error, noun, rule, key = None, TypeInferenceError, "type", "types", "__dtype__"
 
-class _Types(_Table[Any]):
-    unknown = None
-    error = TypeInferenceError
-    noun = "type"
-
-    def rule(self, op: Op) -> Callable[[Frame], None]:
-        return op.types
+    def read(self, text: str, where: str) -> Any:
+        return read_dtype(text, where)
 
     def show(self, value: Any) -> str:
         return "?" if value is None else str(np.dtype(value).name)
@@ -304,17 +260,13 @@ class _Types(_Table[Any]):
             self.values[entry], self.said[entry] = value, self.current
             self.changed(entry)
         elif old != value:
-            raise _Conflict(entry, value)
-
-    def common(self, node: Node, entries: tuple[int, ...]) -> list[int]:
-        """Entries that the default rule makes one type: inputs with a gradient, auxiliaries and visible outputs."""
-        signature = node.signature
-        free = set(node.op.no_gradient) if node.op else set()
-        names = (*signature.arguments, *signature.outputs) if signature else ()
-        return [entry for name, entry in zip(names, entries, strict=False) if name not in free]
+            raise self.contradicted(entry, value)
 
     def same(self, entries: tuple[int, ...]) -> None:
-        members = self.common(self.graph.nodes[self.current], entries)  # type: ignore[index]
+        """One type for all inputs with a gradient, auxiliaries and visible outputs of the node whose rule runs."""
+        node: Any = self.graph.nodes[self.current]
+        names = (*node.signature.arguments, *node.signature.outputs)
+        members = [e for name, e in zip(names, entries, strict=False) if name not in node.op.no_gradient]
         kind = next((self.values[entry] for entry in members if self.values[entry] is not None), None)
         if kind is not None:
             for entry in members:
@@ -330,29 +282,14 @@ class _Types(_Table[Any]):
                 continue
             kind, entries = self.values[self.graph.first[number]], self.graph.values(number)
             if kind is None and not node.inputs:
-                self.current, kind = number, np.dtype(np.float32)
-                self.unify(self.graph.first[number], kind)
+                kind = np.dtype(np.float32)
+                self.give(entries[len(node.inputs)], kind, number)
                 self.run()
             bound = {e for a, e in zip(node.signature.arguments, entries, strict=False) if a not in node.op.no_gradient}
             for entry in entries:
                 if kind is not None and self.values[entry] is None and entry not in bound:
-                    self.current = number
-                    self.unify(entry, kind)
+                    self.give(entry, kind, number)
         self.run()
-
-
-def _seed_variables(
-    table: _Table[Any], given: Mapping[str, Any], words: Callable[[str, Any], str], key: str, read: Any
-) -> None:
-    for number, node in enumerate(table.graph.nodes):
-        if node.op is not None:
-            continue
-        entry = table.graph.first[number]
-        if given.get(node.name) is not None:
-            table.give(entry, given[node.name], words(node.name, given[node.name]))
-        elif key in node.attributes:
-            text = node.attributes[key]
-            table.give(entry, read(text, node.where), f"Variable({key.strip('_')}={text})")
 
 
 def infer_shapes(graph: Graph, given: Mapping[str, Shape], call: str = "infer_shape") -> list[Shape]:
@@ -361,12 +298,7 @@ def infer_shapes(graph: Graph, given: Mapping[str, Shape], call: str = "infer_sh
     ``Variable(shape=)`` is a default that a given shape replaces. Raises ShapeError at the first conflict.
     """
     table = _Shapes(graph)
-    _seed_variables(
-        table, given, lambda name, shape: f"{call}({name}={format_shape(shape)})", "__shape__",
-        lambda text, where: from_user(read_shape(text, where)),
-    )  # fmt: skip
-    table.seed()
-    table.run()
+    table.start(given, call)
     return table.values
 
 
@@ -378,9 +310,7 @@ def infer_types(
     With ``default``, variables that stay unknown take it, in order. Raises TypeInferenceError at the first conflict.
     """
     table = _Types(graph)
-    _seed_variables(table, given, lambda name, kind: f"{call}({name}={np.dtype(kind).name})", "__dtype__", read_dtype)
-    table.seed()
-    table.run()
+    table.start(given, call)
     table.complete()
     if default is not None:
         for number, node in enumerate(graph.nodes):

@@ -88,6 +88,5 @@ def inferred(trial: Trial, given: Mapping[str, Any]) -> list[Any]:
     table = ShapeTable(trial.graph)
     for name, shape in given.items():
         table.give(trial.entries[names_of(trial).index(name)], shape, "given")
-    table.seed()
     table.run()
     return [table.values[entry] for entry in trial.entries]

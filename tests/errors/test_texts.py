@@ -147,7 +147,9 @@ cases(
 
 @case
 def shapes_conflict_with_words() -> None:
-    sym.elemwise_add(Var("a"), sym.zeros((2, 3), name="z"), name="sum").infer_shape(a=(2, 4))
+    a = Var("a")
+    rows = sym.elemwise_add(sym.sum(a, axis=1, name="total"), Var("b"), name="rows")
+    sym.Group([rows, sym.elemwise_add(a, Var("c"), name="all")]).infer_shape(b=(3,), c=(2, 5))
 
 
 # --- binding ---------------------------------------------------------------------------------------------------------
