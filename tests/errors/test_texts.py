@@ -1,15 +1,11 @@
 """Every error that a public call can reach in the graph, the plan, the executor and the operator form: its whole text.
 
-The texts stand in ``texts.txt``, one section a case: its name and the class, then the text, indented. With
-``ARRAYEXEC_WRITE_TEXTS=1`` the file is written anew (to be read before it is committed).
+The texts stand in ``texts.txt``; how they are recorded: ``recorder.py``.
 """
 
 from __future__ import annotations
 
-import ast
 import json
-import os
-import re
 import sys
 import types
 from collections.abc import Callable
@@ -21,29 +17,30 @@ import pytest
 
 import arrayexec as ax
 from arrayexec import context, registry, sym
-from arrayexec.errors import ArrayExecError
+from tests.errors.recorder import PACKAGE, Faults, Recorder, section
 
-HERE = Path(__file__).parent
-PACKAGE = Path(ax.__file__).parent
-FILES = [
-    *sorted(path for room in ("symbol", "plan", "executor") for path in (PACKAGE / room).glob("*.py")),
-    *(PACKAGE / f"{name}.py" for name in ("registry", "attribute_text", "dims", "context", "streams")),
-]
-INTERNAL = {"_Wrong", "_Conflict", "_Refused", "Deferred"}
-"""Exceptions that are caught where they are raised: users see what they become."""
+RECORDER = Recorder(
+    Path(__file__).parent / "texts.txt",
+    [
+        *sorted(path for room in ("symbol", "plan", "executor") for path in (PACKAGE / room).glob("*.py")),
+        *(PACKAGE / f"{name}.py" for name in ("registry", "attribute_text", "dims", "context", "streams")),
+    ],
+    internal={"_Wrong", "_Conflict", "_Refused", "Deferred"},
+    elsewhere={
+        "context.py": {
+            "self.name} cannot be used: {reason}": "a GPU that is not there: tests/gpu/test_no_driver.py",
+            "the source must have the shape {out.shape}": "copies to a GPU: tests/gpu",
+            "was opened before this process was forked": "GPUs in a forked child: tests/gpu",
+        },
+        "executor/checks.py": {
+            "must lie on {context}": "arrays of another device: tests/exec on the strict device, tests/gpu"
+        },
+    },
+)
+case, cases = RECORDER.case, RECORDER.cases
 
 CPU = ax.cpu()
-CASES: dict[str, Callable[[], Any]] = {}
 Var = sym.Variable
-
-
-def case(function: Callable[[], Any]) -> Callable[[], Any]:
-    CASES[function.__name__] = function
-    return function
-
-
-def cases(**given: Callable[[], Any]) -> None:
-    CASES.update(given)
 
 
 def draw(*shape: int) -> np.ndarray:
@@ -178,7 +175,9 @@ cases(
     bind_request_count=lambda: bind(grad_req=["add"]),
     bind_gradient_shape=lambda: bind(args_grad={"fc_bias": draw(3)}),
     bind_gradient_type=lambda: bind(args_grad={"fc_bias": np.zeros(2)}),
-    bind_gradient_same_elements=lambda: bind(args_grad={"data": np.lib.stride_tricks.as_strided(draw(1), (4, 3), (0, 0))}),
+    bind_gradient_same_elements=lambda: bind(
+        args_grad={"data": np.lib.stride_tricks.as_strided(draw(1), (4, 3), (0, 0))}
+    ),
     bind_overlap=lambda: bind(args_grad={"fc_bias": ARRAYS["fc_bias"]}),
     bind_group_no_dict=lambda: bind(group2ctx=5),
     bind_group_elsewhere=lambda: bind(group2ctx={"dev1": ax.cpu(1)}),
@@ -389,7 +388,9 @@ cases(seed=lambda: ax.random.seed("x"))
 @case
 def simple_bind_shared_states_differ() -> None:
     def norm(count: int) -> Any:
-        return sym.BatchNorm(sym.FullyConnected(Var("data"), num_hidden=count), gamma=Var("g"), beta=Var("b"), name="bn")
+        return sym.BatchNorm(
+            sym.FullyConnected(Var("data"), num_hidden=count), gamma=Var("g"), beta=Var("b"), name="bn"
+        )
 
     lender = norm(2).simple_bind(CPU, data=(4, 3))
     norm(5).simple_bind(CPU, data=(4, 3), shared_exec=lender, shared_arg_names=["data"])
@@ -410,94 +411,28 @@ def copy_to_read_only() -> None:
 
 # --- the tests -------------------------------------------------------------------------------------------------------
 
-ELSEWHERE = {
-    "context.py": {
-        "self.name} cannot be used: {reason}": "a GPU that is not there: tests/gpu/test_no_driver.py",
-        "the source must have the shape {out.shape}": "copies to a GPU: tests/gpu",
-        "was opened before this process was forked": "GPUs in a forked child: tests/gpu",
-    },
-    "executor/checks.py": {"must lie on {context}": "arrays of another device: tests/exec on the strict device, tests/gpu"},
-}
-"""Raise sites that need what is not here: a part of their text, and where they are tested."""
-
-
-def faults() -> dict[str, BaseException]:
-    """The exception of every case."""
-    found: dict[str, BaseException] = {}
-    for name, call in CASES.items():
-        try:
-            with ax.NameManager():
-                call()
-        except (ArrayExecError, TypeError) as error:
-            found[name] = error
-    return found
-
-
-def section(name: str, error: BaseException) -> str:
-    text = re.sub(r"\((test_texts|odd_texts)\.py:\d+\)", r"(\1.py:LINE)", str(error))
-    text = re.sub(r"\(\d+ in all\)", "(N in all)", text)
-    text = re.sub(r"0x[0-9a-f]+", "0x…", text)
-    return f"{name}: {type(error).__name__}\n" + "".join(f"    {line}\n" for line in text.splitlines())
-
-
-def written() -> dict[str, str]:
-    parts = re.split(r"\n(?=\S)", (HERE / "texts.txt").read_text(encoding="utf-8"))
-    return {part.partition(":")[0]: part.strip("\n") + "\n" for part in parts if part.strip()}
-
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, BaseException]:
-    before = dict(registry._OPERATORS)
-    errors = faults()
-    assert set(registry._OPERATORS) >= set(before)
-    if os.environ.get("ARRAYEXEC_WRITE_TEXTS"):
-        text = "\n".join(section(name, error) for name, error in errors.items())
-        (HERE / "texts.txt").write_text(text, encoding="utf-8")
-    return errors
+def found() -> Faults:
+    before = set(registry._OPERATORS)
+    faults = RECORDER.run()
+    assert set(registry._OPERATORS) >= before
+    return faults
 
 
-@pytest.mark.parametrize("name", list(CASES))
-def test_text(name: str, found: dict[str, BaseException]) -> None:
+@pytest.mark.parametrize("name", RECORDER.calls)
+def test_text(name: str, found: Faults) -> None:
     assert name in found, "nothing was refused"
-    assert section(name, found[name]) == written().get(name)
+    assert section(name, found[name]) == RECORDER.written().get(name)
 
 
 def test_no_text_is_left_over() -> None:
-    assert list(written()) == list(CASES)
+    assert list(RECORDER.written()) == list(RECORDER.calls)
 
 
-def sites(path: Path) -> dict[int, str]:
-    """Last line of every raise statement in a file that makes an exception for users: its source."""
-    source = path.read_text(encoding="utf-8")
-    found = {}
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Raise) and node.exc is not None:
-            text = ast.get_source_segment(source, node) or ""
-            if text.split("raise ")[1].split("(")[0].strip() not in INTERNAL:
-                found.update(dict.fromkeys(range(node.lineno, (node.end_lineno or node.lineno) + 1), text))
-    return found
+def test_every_raise_site_is_reached(found: Faults) -> None:
+    assert RECORDER.missing(found) == []
 
 
-def test_every_raise_site_is_reached(found: dict[str, BaseException]) -> None:
-    """Each raise of these files was the last frame of some case, or is named in ELSEWHERE."""
-    reached: set[tuple[str, int]] = set()
-    for error in found.values():
-        linked: BaseException | None = error
-        while linked is not None:  # an error that became another one was raised, too
-            trace = linked.__traceback__
-            while trace is not None:
-                reached.add((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
-                trace = trace.tb_next
-            linked = linked.__context__
-    missing = []
-    for path in FILES:
-        name = path.relative_to(PACKAGE).as_posix()
-        statements = sites(path)
-        hit = {statements[line] for file, line in reached if file == str(path) and line in statements}
-        allowed = ELSEWHERE.get(name, {})
-        missing += [
-            f"{name}: {text}"
-            for text in dict.fromkeys(statements.values())
-            if text not in hit and not any(part in text for part in allowed)
-        ]
-    assert missing == []
+def test_what_is_held_elsewhere_is_there() -> None:
+    assert RECORDER.without_test() == []
