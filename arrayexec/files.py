@@ -54,9 +54,7 @@ def save(path: Path, arrays: Mapping[str, Any] | Sequence[Any]) -> None:
     The file appears whole or not at all. Raises FileFormatError for a type or name that the format does not
     have and ShapeError for a 0-d array.
     """
-    named = isinstance(arrays, Mapping)
-    names = list(arrays) if named else []
-    given = arrays.values() if isinstance(arrays, Mapping) else arrays
+    names, given = (list(arrays), arrays.values()) if isinstance(arrays, Mapping) else ([], arrays)
     values = [None if array is None else asnumpy(array) for array in given]
     target = os.fspath(path)
     for name in names:
@@ -64,7 +62,7 @@ def save(path: Path, arrays: Mapping[str, Any] | Sequence[Any]) -> None:
             raise FileFormatError(f"save {target!r}: names must be text, but one is {name!r}")
     with _replacing(target) as file:
         if target.endswith(".npz"):
-            _save_npz(file, target, names if named else [f"arr_{i}" for i in range(len(values))], values)
+            _save_npz(file, target, names or [f"arr_{i}" for i in range(len(values))], values)
         else:
             _save_params(file, target, names, values)
 
@@ -77,16 +75,16 @@ class _ParamsReader:
         self.path = path
         self.size = os.fstat(file.fileno()).st_size
         self.item = ""
+        self.at = 0  # where what was read last begins
 
-    def fail(self, offset: int, fact: str) -> Never:
-        raise FileFormatError(f"{self.path!r}, byte {offset}{self.item}: {fact}")
+    def fail(self, fact: str) -> Never:
+        raise FileFormatError(f"{self.path!r}, byte {self.at}{self.item}: {fact}")
 
     def need(self, nbytes: int, what: str) -> None:
-        """The file must have ``nbytes`` more bytes."""
-        offset = self.file.tell()
-        if nbytes > self.size - offset:
-            left = self.size - offset
-            self.fail(offset, f"{what} needs {nbytes} bytes, but the file ends after {left} (truncated?)")
+        """The file must have ``nbytes`` more bytes, which are read next."""
+        self.at = self.file.tell()
+        if nbytes > self.size - self.at:
+            self.fail(f"{what} needs {nbytes} bytes, but the file ends after {self.size - self.at} (truncated?)")
 
     def number(self, form: str, what: str) -> int:
         width = struct.calcsize("<" + form)
@@ -95,48 +93,44 @@ class _ParamsReader:
 
     def count(self, what: str, least: int) -> int:
         """A 64-bit count of things that take at least ``least`` bytes each."""
-        offset = self.file.tell()
-        count = self.number("Q", what)
-        if count * least > self.size - offset - 8:
-            self.fail(offset, f"{what} is {count}, but only {self.size - offset - 8} bytes follow")
+        count, left = self.number("Q", what), self.size - self.file.tell()
+        if count * least > left:
+            self.fail(f"{what} is {count}, but only {left} bytes follow")
         return count
 
     def read(self) -> dict[str, Array | None] | list[Array | None]:
         magic = self.number("Q", "the magic number")
         if magic != _FILE_MAGIC:
-            self.fail(0, f"a .params file begins with {_FILE_MAGIC:#x}, but this one with {magic:#x}")
+            self.fail(f"a .params file begins with {_FILE_MAGIC:#x}, but this one with {magic:#x}")
         self.number("Q", "the reserved word")
         arrays = []
         for i in range(self.count("the number of arrays", 4)):
             self.item = f" (array {i})"
             arrays.append(self.array())
         self.item = ""
-        offset = self.file.tell()
         number = self.count("the number of names", 8)
         if number not in (0, len(arrays)):
-            self.fail(offset, f"there must be 0 or {len(arrays)} names, one an array, but there are {number}")
-        names = self.names(number)
-        end = self.file.tell()
-        if end != self.size:
-            self.fail(end, f"the file must end here, but {self.size - end} bytes follow")
-        return dict(zip(names, arrays, strict=True)) if number else arrays
-
-    def names(self, number: int) -> list[str]:
-        names: dict[str, None] = {}
+            self.fail(f"there must be 0 or {len(arrays)} names, one an array, but there are {number}")
+        named: dict[str, Array | None] = {}
         for i in range(number):
             self.item = f" (name {i})"
-            length = self.count("the length of the name", 1)
-            offset = self.file.tell()
-            raw = self.file.read(length)
-            try:
-                name = raw.decode()
-            except UnicodeDecodeError:
-                self.fail(offset, f"names must be UTF-8 text, but this one is {raw[:40]!r}")
-            if name in names:
-                self.fail(offset, f"names must differ, but {name!r} occurs twice")
-            names[name] = None
-        self.item = ""
-        return list(names)
+            name = self.text()
+            if name in named:
+                self.fail(f"names must differ, but {name!r} occurs twice")
+            named[name] = arrays[i]
+        self.item, self.at = "", self.file.tell()
+        if self.at != self.size:
+            self.fail(f"the file must end here, but {self.size - self.at} bytes follow")
+        return named or arrays
+
+    def text(self) -> str:
+        length = self.count("the length of the name", 1)
+        self.need(length, "the name")
+        raw = self.file.read(length)
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            self.fail(f"names must be UTF-8 text, but this one is {raw[:40]!r}")
 
     def array(self) -> Array | None:
         offset = self.file.tell()
@@ -144,7 +138,7 @@ class _ParamsReader:
         if magic in (_V2, _V3):
             kind = self.number("i", "the storage type")
             if kind not in (_DENSE, _ROW_SPARSE, _CSR):
-                self.fail(offset + 4, f"the storage type must be 0, 1 or 2, but it is {kind}")
+                self.fail(f"the storage type must be 0, 1 or 2, but it is {kind}")
             stored = self.shape("the stored shape") if kind != _DENSE else None
             shape = self.shape("the shape", unknown_allowed=magic == _V3)
         elif magic == _V1:
@@ -154,7 +148,7 @@ class _ParamsReader:
             shape = tuple(self.number("I", "a dim") for _ in range(magic))
         else:
             known = f"a rank up to {_MAX_RANK} or {_V1:#x} to {_V3:#x}"
-            self.fail(offset, f"an array begins with {known}, but here is {magic:#x}")
+            self.fail(f"an array begins with {known}, but here is {magic:#x}")
         if shape is None or (shape == () and magic != _V3):
             return None
         self.need(8, "the device")
@@ -165,30 +159,30 @@ class _ParamsReader:
         auxiliary = [(self.type_code("an index type"), self.shape("an index shape")) for _ in range(kind)]
         values = self.values(stored or (), code, "the stored values")
         indices = [self.values(dims or (), kind_of_index, "the indices") for kind_of_index, dims in auxiliary]
-        return self.dense(offset, shape, values, indices)
+        self.at = offset
+        return self.dense(shape, values, indices)
 
     def shape(self, what: str, unknown_allowed: bool = False) -> tuple[int, ...] | None:
-        offset = self.file.tell()
         rank = self.number("i", f"the rank of {what}")
         if rank == -1 and unknown_allowed:
             return None
         if not 0 <= rank <= _MAX_RANK:
-            self.fail(offset, f"the rank of {what} must be 0 to {_MAX_RANK}, but it is {rank}")
+            self.fail(f"the rank of {what} must be 0 to {_MAX_RANK}, but it is {rank}")
         dims = tuple(self.number("q", f"a dim of {what}") for _ in range(rank))
         if any(dim < 0 for dim in dims):
-            self.fail(offset + 4, f"the dims of {what} must be >= 0, but they are {dims}")
+            self.at -= 8 * (rank - 1)
+            self.fail(f"the dims of {what} must be >= 0, but they are {dims}")
         return dims
 
     def type_code(self, what: str) -> int:
-        offset = self.file.tell()
         code = self.number("i", what)
         if code not in _TYPES and code != _BFLOAT16:
-            self.fail(offset, f"{what} must be one of the codes 0 to 7 and 12, but it is {code}")
+            self.fail(f"{what} must be one of the codes 0 to 7 and 12, but it is {code}")
         return code
 
     def values(self, shape: tuple[int, ...], code: int, what: str) -> Array:
         kind = numpy.dtype("<u2" if code == _BFLOAT16 else _TYPES[code])
-        offset, count = self.file.tell(), math.prod(shape)
+        count = math.prod(shape)
         self.need(count * kind.itemsize, f"{what} ({kind} {shape})")
         array = numpy.empty(count, kind)
         self.file.readinto(array.view(numpy.uint8))  # type: ignore[attr-defined]
@@ -198,38 +192,38 @@ class _ParamsReader:
         try:
             return array.reshape(shape)
         except ValueError:  # 0 elements, and dims that no array can have
-            self.fail(offset, f"{what} cannot have the shape {shape}")
+            self.fail(f"{what} cannot have the shape {shape}")
 
-    def dense(self, offset: int, shape: tuple[int, ...], values: Array, indices: list[Array]) -> Array:
+    def dense(self, shape: tuple[int, ...], values: Array, indices: list[Array]) -> Array:
         """A row-sparse (indices) or CSR (row starts, columns) array, its zeros filled in."""
         if len(shape) != 2 and (shape == () or len(indices) == 2):
-            self.fail(offset, f"a sparse array cannot have the shape {shape}")
+            self.fail(f"a sparse array cannot have the shape {shape}")
         if math.prod(shape) * values.itemsize > _DENSE_LIMIT:
-            self.fail(offset, f"a sparse array {shape} takes more than {_DENSE_LIMIT} bytes when dense")
+            self.fail(f"a sparse array {shape} takes more than {_DENSE_LIMIT} bytes when dense")
         if any(index.dtype.kind not in "iu" or index.ndim != 1 for index in indices):
-            self.fail(offset, "the indices of a sparse array must be flat and of an integer type")
+            self.fail("the indices of a sparse array must be flat and of an integer type")
         out = numpy.zeros(shape, values.dtype)
         if len(indices) == 1:
             (rows,) = indices
-            self.check_index(offset, rows, shape[0])
+            self.check_index(rows, shape[0])
             if values.shape != (rows.size, *shape[1:]):
-                self.fail(offset, f"{rows.size} rows of {shape} cannot be stored as {values.shape}")
+                self.fail(f"{rows.size} rows of {shape} cannot be stored as {values.shape}")
             out[rows] = values
             return out
         starts, columns = indices
         if values.shape != columns.shape or starts.size != shape[0] + 1:
             stored = f"{starts.size} row starts, {columns.size} columns and values {values.shape}"
-            self.fail(offset, f"{stored} do not make a CSR array {shape}")
-        self.check_index(offset, columns, shape[1])
+            self.fail(f"{stored} do not make a CSR array {shape}")
+        self.check_index(columns, shape[1])
         lengths = numpy.diff(starts)
         if starts[0] != 0 or starts[-1] != columns.size or (lengths < 0).any():
-            self.fail(offset, f"row starts must rise from 0 to {columns.size}, but they are {starts[:8]}")
+            self.fail(f"row starts must rise from 0 to {columns.size}, but they are {starts[:8]}")
         out[numpy.repeat(numpy.arange(shape[0]), lengths), columns] = values
         return out
 
-    def check_index(self, offset: int, index: Array, end: int) -> None:
+    def check_index(self, index: Array, end: int) -> None:
         if index.size and (index.min() < 0 or index.max() >= end):
-            self.fail(offset, f"indices must be 0 to {end - 1}, but they are {index.min()} to {index.max()}")
+            self.fail(f"indices must be 0 to {end - 1}, but they are {index.min()} to {index.max()}")
 
 
 def _save_params(file: BinaryIO, path: str, names: list[str], arrays: list[Array | None]) -> None:
@@ -274,10 +268,10 @@ def _load_npz(file: BinaryIO, path: str) -> dict[str, Array | None]:
 def _load_npy(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: str) -> Array:
     where = f"{path!r}, member {entry.filename!r} at byte {entry.header_offset}"
     with archive.open(entry) as member:
-        version = numpy.lib.format.read_magic(member)
+        npy = numpy.lib.format
+        version = npy.read_magic(member)
         if version not in ((1, 0), (2, 0)):
             raise FileFormatError(f"{where}: the npy version must be 1 or 2, but is {version[0]}")
-        npy = numpy.lib.format
         shape, _, kind = (npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0)(member)
         if kind.hasobject:
             raise FileFormatError(f"{where}: it holds Python objects (a pickle), which are not read")
@@ -285,7 +279,7 @@ def _load_npy(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: str) -> Ar
         if stated != there or entry.file_size > _DEFLATE_RATIO * (entry.compress_size + 1):
             raise FileFormatError(f"{where}: {kind} {shape} needs {stated} bytes, but there are {there}")
         member.seek(0)
-        return numpy.lib.format.read_array(member, allow_pickle=False)
+        return npy.read_array(member, allow_pickle=False)
 
 
 def _save_npz(file: BinaryIO, path: str, names: list[str], arrays: list[Array | None]) -> None:
