@@ -16,7 +16,6 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Any
 
 import numpy
@@ -254,7 +253,7 @@ _factories: dict[str, Callable[[int], Device]] = {
     "cpu_pinned": lambda i: Device(f"cpu_pinned({i})"),
     "gpu": _CudaDevice,
 }
-_devices: dict[tuple[str, int], Device] = {}
+_devices: dict[Context, Device] = {}
 _devices_lock = threading.Lock()
 _current = threading.local()
 
@@ -280,8 +279,7 @@ class Context:
 
     def __init__(self, device_type: str | Context, device_id: int = 0) -> None:
         if isinstance(device_type, Context):
-            device_id = device_type.device_id
-            device_type = device_type.device_type
+            device_id, device_type = device_type.device_id, device_type.device_type
         if not isinstance(device_type, str) or device_type not in _factories:
             raise ContextError(
                 f"Context: the device type must be a registered one, but it is {device_type!r}"
@@ -304,11 +302,10 @@ class Context:
         Raises BackendUnavailableError, with the reason, for a GPU that cannot be used.
         """
         if self._device is None:
-            key = (self.device_type, self.device_id)
             with _devices_lock:
-                if key not in _devices:
-                    _devices[key] = _factories[self.device_type](self.device_id)
-                self._device = _devices[key]
+                if self not in _devices:
+                    _devices[self] = _factories[self.device_type](self.device_id)
+                self._device = _devices[self]
         return self._device
 
     @property
@@ -329,18 +326,14 @@ class Context:
         """An array inside a flat uint8 buffer; see `Device.view`."""
         return self.device.view(buffer, offset, shape, dtype)
 
-    def empty(self, shape: tuple[int, ...], dtype: Any, role: str) -> Array:
-        """A new C-contiguous array with arbitrary values."""
-        return self._new(shape, dtype, role, zero=False)
+    def empty(self, shape: tuple[int, ...], dtype: Any, role: str, zero: bool = False) -> Array:
+        """A new C-contiguous array with arbitrary values, zeros when asked."""
+        nbytes, device = math.prod(shape) * numpy.dtype(dtype).itemsize, self.device
+        return device.view(device.allocate(nbytes, role, zero), 0, shape, dtype)
 
     def zeros(self, shape: tuple[int, ...], dtype: Any, role: str) -> Array:
         """A new C-contiguous array of zeros."""
-        return self._new(shape, dtype, role, zero=True)
-
-    def _new(self, shape: tuple[int, ...], dtype: Any, role: str, zero: bool) -> Array:
-        nbytes = math.prod(shape) * numpy.dtype(dtype).itemsize
-        device = self.device
-        return device.view(device.allocate(nbytes, role, zero), 0, shape, dtype)
+        return self.empty(shape, dtype, role, zero=True)
 
     def set_allocator(self, allocator: Allocator | None) -> Allocator | None:
         """Take memory from ``allocator(nbytes, role)`` from now on (None: own memory); gives the last one."""
@@ -382,13 +375,10 @@ class Context:
         return self.device.enter()
 
     def __enter__(self) -> Context:
-        stack = _current.__dict__.setdefault("stack", [])
-        stack.append(self)
+        _current.__dict__.setdefault("stack", []).append(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         _current.stack.pop()
 
     def __eq__(self, other: object) -> bool:
@@ -441,9 +431,9 @@ def context_of(array: object) -> Context:
     """
     if isinstance(array, numpy.ndarray):
         return Context("cpu", 0)
-    for (device_type, device_id), device in list(_devices.items()):
+    for context, device in list(_devices.items()):
         if device.owns(array):
-            return Context(device_type, device_id)
+            return context
     if type(array).__module__.partition(".")[0] == "cupy":
         return Context("gpu", array.device.id)  # type: ignore[attr-defined]
     known = ", ".join(_factories)
