@@ -1,59 +1,61 @@
-"""For rewrites of a draft (fusion, layouts, shards): an operator's step from values under the names of its body."""
+"""An operator's step from values under the names of its operator: for the builder, and for rewrites of a draft."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from ..registry import SPECIAL, Known, Op, signature_of
+from ..registry import SPECIAL, Known, Op, scratch_of, signature_of
 from .record import Binding, Draft, Step
+
+WRITTEN = {"forward": ("output", "hidden"), "update": ("aux",), "backward": ("dinput",)}
 
 
 def operator_step(
-    draft: Draft, op: Op, body: str, values: Mapping[str, int | tuple[int | None, ...] | None], name: str, *,
-    phase: str = "", node: int = -1, lane: int = -1,
+    draft: Draft, op: Op, body: str, values: Mapping[str, int | None], name: str, *, phase: str = "", node: int = -1,
+    lane: int = -1,
 ) -> Step:  # fmt: skip
-    """A step that runs ``op``'s ``body`` on ``values`` (by parameter name; absent ones are None); scratch is added.
+    """A step that runs ``op``'s ``body`` (forward, update or backward); its scratch is added to ``draft``.
 
-    The step is not appended: a rewrite puts it where it belongs. ``body`` is forward, update or backward.
+    ``values`` stand under the names of inputs, states, outputs and hidden outputs, gradients under ``d<name>``; absent
+    ones are None. The step is not appended: a rewrite puts it where it belongs.
     """
-    form = getattr(op.form, body)
-    signature = signature_of(op)
-    shapes: list[Any] = [None] * (1 + max((i for slot in signature.frame.values() for i in _places(slot)), default=0))
-    types = list(shapes)
-    for parameter, slot in signature.frame.items():
-        bound = values.get(parameter)
-        if bound is None:  # a value that this body does not read is as large as its gradient
-            bound = values.get("d" + parameter)
-        for place, number in zip(_places(slot), bound if isinstance(bound, tuple) else (bound,), strict=False):
-            if isinstance(number, int):
-                shapes[place], types[place] = draft.values[number].shape, draft.values[number].dtype
-    scratch = op.temps(Known(signature, shapes, types)) if form.temps else {}
-    writes_of = {
-        "forward": {*signature.outputs, *signature.hidden, "out", "hidden"},
-        "update": set(signature.aux),
-        "backward": {"d" + name for name in (*signature.inputs, op.form.variadic or "")},
-    }
-    bindings: list[Binding] = []
-    reads: dict[int, None] = {}
-    writes: dict[int, None] = {}
-    for parameter in form.parameters:
-        if parameter in SPECIAL:
-            bindings.append(parameter)
-            continue
-        if parameter in form.temps:
+    signature, form = signature_of(op), getattr(op.form, body)
+    names = {
+        "input": signature.inputs, "aux": signature.aux, "output": signature.outputs, "hidden": signature.hidden,
+        "dinput": ["d" + n for n in signature.inputs], "doutput": ["d" + n for n in signature.outputs],
+    }  # fmt: skip
+    scratch: Mapping[str, Any] = {}
+    if form.temps:  # a value that this body does not read is as large as its gradient
+        frame = (*signature.arguments, *signature.outputs, *signature.hidden)
+        like = [values.get(n, values.get("d" + n)) for n in frame]
+        known = [None if number is None else draft.values[number] for number in like]
+        scratch = scratch_of(op, Known(signature, [v and v.shape for v in known], [v and v.dtype for v in known]))
+    kept = None
+    if body == "backward":
+        kept = set(op.keeps(frozenset(n for n in signature.inputs if values.get("d" + n) is not None)))
+    bindings: dict[str, Binding] = {}
+    bound: list[int] = []
+    writes: list[int] = []
+    for parameter, (kind, place) in zip(form.parameters, getattr(signature, body), strict=True):
+        binding: Binding = None
+        if kind in SPECIAL:
+            binding = kind
+        elif kind == "temp":
             shape, dtype = scratch[parameter]
-            binding: Binding = draft.add(f"{name}: {parameter}", shape, dtype, "scratch")
-            written = True
-        else:
-            binding = values.get(parameter)
-            written = parameter in writes_of[body]
-        bindings.append(binding)
-        numbers = binding if isinstance(binding, tuple) else (binding,)
-        (writes if written else reads).update((number, None) for number in numbers if isinstance(number, int))
-    reads_only = tuple(number for number in reads if number not in writes)
-    return Step(body, phase or body, name, op, tuple(bindings), reads_only, tuple(writes), node, lane)
-
-
-def _places(slot: Any) -> tuple[int, ...]:
-    return slot if isinstance(slot, tuple) else () if slot is None else (slot,)
+            binding = draft.add(f"{name}: {parameter}", shape, dtype, "scratch")
+        elif kind != "absent" and (kept is None or kind in ("dinput", "doutput") or parameter in kept):
+            many = isinstance(place, tuple)
+            found = tuple(values.get(names[kind][p]) for p in (place if many else (place,)))
+            binding = found if many else found[0]
+        bindings[parameter] = binding
+        items = binding if isinstance(binding, tuple) else (binding,)
+        numbers = [item for item in items if isinstance(item, int)]
+        bound += numbers
+        if kind == "temp" or kind in WRITTEN[body]:
+            writes += numbers
+    written = set(writes)
+    reads = tuple(dict.fromkeys(number for number in bound if number not in written))
+    pairs = ((bindings.get(target), bindings.get(source)) for target, source in op.inplace.items())
+    inplace = tuple((w, r) for w, r in pairs if isinstance(w, int) and isinstance(r, int) and bound.count(r) == 1)
+    return Step(body, phase or body, name, op, tuple(bindings.values()), reads, tuple(writes), node, lane, (), inplace)
