@@ -6,7 +6,9 @@ Every rank must start the same collectives in the same order, from one thread at
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -18,6 +20,8 @@ from ..errors import CollectiveError, PlanMismatchError, message
 
 Array = Any
 """An array of any context: numpy.ndarray, cupy.ndarray, …"""
+
+FIRST_STEP_FACTOR = 4
 
 
 class Request(Protocol):
@@ -40,7 +44,8 @@ class Communicator(ABC):
     """Number of this rank among those of its host."""
     local_size: int
 
-    def __init__(self) -> None:
+    def __init__(self, timeout: float = math.inf) -> None:
+        self._timeout, self._factor = timeout, FIRST_STEP_FACTOR
         self.where = ""
         """What the program is doing (``step 12``); free text that error messages repeat."""
         self.seconds = 0.0
@@ -85,20 +90,25 @@ class Communicator(ABC):
         """An allocator for `Context.set_allocator`: gradients in a shared segment, None for other roles."""
         return self.shared_segment(nbytes) if role == "gradient" else None
 
-    @abstractmethod
+    @property
+    def limit(self) -> float:
+        """Seconds that a rank waits in a collective before the job is ended."""
+        return self._timeout * self._factor
+
     def set_timeout(self, seconds: float) -> None:
         """Give waits another deadline, as ``init(timeout=)`` does."""
+        self._timeout = seconds
 
-    @abstractmethod
     def first_step_done(self) -> None:
         """Say that the first step is over; until then deadlines are four times as long."""
+        self._factor = 1
 
     def agree(self, description: Mapping[str, object], what: str) -> None:
         """Check that every rank holds the same ``description``, in the same order; collective.
 
         Raises PlanMismatchError on all ranks, with the first difference and what each rank has there.
         """
-        entries = [[str(key), _text(value)] for key, value in description.items()]
+        entries = [[str(k), text if isinstance(text, str) else repr(text)] for k, text in description.items()]
         digest = hashlib.sha256(json.dumps(entries).encode()).hexdigest()
         doing = f"agreement on {what}"
         if len(set(self.allgather_object(digest, doing))) > 1:
@@ -127,21 +137,13 @@ def host_buffer(array: Array) -> numpy.ndarray[Any, Any]:
 
     The copy of a device array waits for what was queued before it. That path was not run on a card.
     """
-    host = context.asnumpy(array)
-    return host if host.flags.c_contiguous else numpy.ascontiguousarray(host)
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else repr(value)
+    return numpy.asarray(context.asnumpy(array), order="C")
 
 
 def _first_difference(ranks: Sequence[Sequence[tuple[str, str]]], what: str) -> str:
     """The message for the first entry in which the (key, value) lists of the ranks differ."""
-    length = max(map(len, ranks))
-    for i in range(length):
-        here = [tuple(entries[i]) if i < len(entries) else None for entries in ranks]
-        if len(set(here)) > 1:
-            break
+    columns = itertools.zip_longest(*([(key, text) for key, text in entries] for entries in ranks))
+    i, here = next((i, column) for i, column in enumerate(columns) if len(set(column)) > 1)
     keys = list(dict.fromkeys(entry[0] for entry in here if entry))
     held = [dict(entries) for entries in ranks]
     key = next((k for k in keys if any(k not in h for h in held)), keys[0])
@@ -151,15 +153,11 @@ def _first_difference(ranks: Sequence[Sequence[tuple[str, str]]], what: str) -> 
     else:
         fact = f"{what}: the ranks must hold the same, but {key!r} differs"
         texts = [h.get(key, "not there") for h in held]
-    rows = [(f"rank {ranges(ranks)}", text) for text, ranks in _grouped(texts).items()]
-    return message(fact, rows, "found", "every rank must run the same program with the same model and options")
-
-
-def _grouped(texts: Sequence[str]) -> dict[str, list[int]]:
     groups: dict[str, list[int]] = {}
     for rank, text in enumerate(texts):
         groups.setdefault(text, []).append(rank)
-    return groups
+    rows = [(f"rank {ranges(ranks)}", text) for text, ranks in groups.items()]
+    return message(fact, rows, "found", "every rank must run the same program with the same model and options")
 
 
 def ranges(ranks: Sequence[int]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,29 +59,23 @@ def cut(
     arguments alone, so they are the same on every rank.
     """
     items = [(name, nbytes, numpy.dtype(dtype)) for name, nbytes, dtype in gradients]
-    places = places or {}
     limit = max(64, min(max_bytes, sum(nbytes for _, nbytes, _ in items) // PARTS) // 64 * 64)
-    buckets: list[Bucket] = []
-    pieces: list[Piece] = []
-    room, kind, place = limit, numpy.dtype(numpy.uint8), _PACKED
+    buckets: list[tuple[numpy.dtype[Any], list[Piece]]] = []
+    room, last = 0, None  # bytes that still fit into the last bucket; type and place of what it holds
     for name, nbytes, dtype in items:
-        home = places.get(name, _PACKED)
-        if pieces and ((kind, place) != (dtype, home) or room < nbytes <= limit):
-            buckets.append(Bucket(kind, tuple(pieces)))
-            pieces, room = [], limit
-        kind, place = dtype, home
-        start, size = 0, nbytes // dtype.itemsize
+        home = (dtype, (places or {}).get(name, _PACKED))
+        if home != last or room < nbytes <= limit:
+            room = 0
+        start, size, last = 0, nbytes // dtype.itemsize, home
         while start < size:
+            if room < dtype.itemsize:
+                buckets.append((dtype, []))
+                room = limit
             stop = min(size, start + room // dtype.itemsize)
-            pieces.append(Piece(name, start, stop))
+            buckets[-1][1].append(Piece(name, start, stop))
             room -= (stop - start) * dtype.itemsize
             start = stop
-            if room < dtype.itemsize:
-                buckets.append(Bucket(dtype, tuple(pieces)))
-                pieces, room = [], limit
-    if pieces:
-        buckets.append(Bucket(kind, tuple(pieces)))
-    return tuple(buckets)
+    return tuple(Bucket(dtype, tuple(pieces)) for dtype, pieces in buckets)
 
 
 class GradientBuckets:
@@ -203,13 +197,11 @@ class GradientBuckets:
                 self._done(j)
         while len(self._flying) >= self._max_in_flight:
             self._finish_first()
-        buffer, packed = self._buffers[i]
-        if packed:
-            for piece, part in _parts(self.buckets[i], buffer):
-                numpy.copyto(part, context.asnumpy(self._slice(piece)))
+        for part, copy in self._packed(i):
+            numpy.copyto(copy, context.asnumpy(part))
         self.events.append((time.perf_counter(), "start", i))
         self._next += 1
-        self._flying[i] = self._comm.start_allreduce(buffer, f"gradient bucket {i}")
+        self._flying[i] = self._comm.start_allreduce(self._buffers[i][0], f"gradient bucket {i}")
 
     def _finish_first(self) -> None:
         i = next(iter(self._flying))
@@ -218,22 +210,18 @@ class GradientBuckets:
 
     def _done(self, i: int) -> None:
         del self._flying[i]
-        buffer, packed = self._buffers[i]
-        if packed:
-            for piece, part in _parts(self.buckets[i], buffer):
-                context.copyto(self._slice(piece), part)
+        for part, copy in self._packed(i):
+            context.copyto(part, copy)
         self.events.append((time.perf_counter(), "done", i))
 
-    def _slice(self, piece: Piece) -> Array:
-        return self._gradients[piece.name].reshape(-1)[piece.start : piece.stop]
-
-
-def _parts(bucket: Bucket, buffer: Array) -> Iterable[tuple[Piece, Array]]:
-    start = 0
-    for piece in bucket.pieces:
-        stop = start + piece.stop - piece.start
-        yield piece, buffer[start:stop]
-        start = stop
+    def _packed(self, i: int) -> Iterator[tuple[Array, Array]]:
+        """Every piece of bucket ``i`` and its copy in the buffer; none where the pieces lie there themselves."""
+        buffer, packed = self._buffers[i]
+        start = 0
+        for piece in self.buckets[i].pieces if packed else ():
+            stop = start + piece.stop - piece.start
+            yield self._gradients[piece.name].reshape(-1)[piece.start : piece.stop], buffer[start:stop]
+            start = stop
 
 
 def _bounds(array: Array) -> tuple[int, int]:
@@ -250,7 +238,8 @@ def _places(gradients: Mapping[str, Array], segments: Sequence[Array]) -> dict[s
             places[name] = _PACKED
             continue
         start, end = _bounds(array)
-        home = _segment_of(start, end, array.dtype, segments)
+        spans = ((i, segment.dtype, *_bounds(segment)) for i, segment in enumerate(segments))
+        home = next((i for i, kind, low, high in spans if kind == array.dtype and low <= start and end <= high), -1)
         if home < 0:
             places[name] = ("own", name, 0) if array.nbytes >= _LARGE else _PACKED
             continue
@@ -259,14 +248,6 @@ def _places(gradients: Mapping[str, Array], segments: Sequence[Array]) -> dict[s
         last_home, last_end = home, end
         places[name] = ("segment", home, stretch)
     return places
-
-
-def _segment_of(start: int, end: int, dtype: numpy.dtype[Any], segments: Sequence[Array]) -> int:
-    for i, segment in enumerate(segments):
-        first, last = _bounds(segment)
-        if segment.dtype == dtype and first <= start and end <= last:
-            return i
-    return -1
 
 
 def _buffer(

@@ -69,7 +69,7 @@ class Guard:
         self._link, self._where = link, where
         self._last = Operation(0, "", "")
         self._met: Operation | None = None  # the last one to which all ranks are known to have come
-        self._heard: dict[int, tuple[float, dict[str, Any]]] = {}
+        self._heard: dict[int, dict[str, Any]] = {}  # the last letter of each rank, and when it came
         self._announced = (0, 0.0)  # number of the collective, when
         self._suspect = (0, 0.0)  # number of the collective with a sign of failure, since when
         self._failure: CollectiveError | None = None
@@ -100,13 +100,15 @@ class Guard:
         """Called again and again by a rank that waits; raises when waiting is of no use any more."""
         self._hear()
         now = time.monotonic()
-        ahead = any(letter["number"] >= operation.number for _, letter in self._heard.values())
+        ahead = any(letter["number"] >= operation.number for letter in self._heard.values())
         number, when = self._announced
-        if (number != operation.number and (ahead or waited > _ANNOUNCE_AFTER)) or (
-            number == operation.number and now - when > _ANNOUNCE_AFTER
-        ):
+        told = number == operation.number
+        if now - when > _ANNOUNCE_AFTER if told else ahead or waited > _ANNOUNCE_AFTER:
             self._announced = (operation.number, now)
-            self._tell_all(operation)
+            letter = self._letter("waiting", operation)
+            for rank in range(self._link.size):
+                if rank != self._link.rank:
+                    self._link.post(rank, letter)
         if self._left(operation) or self._elsewhere(operation):
             if self._suspect[0] != operation.number:
                 self._suspect = (operation.number, now)
@@ -126,13 +128,7 @@ class Guard:
 
     def _hear(self) -> None:
         for rank, letter in self._link.collect():
-            self._heard[rank] = (time.monotonic(), letter)
-
-    def _tell_all(self, operation: Operation) -> None:
-        letter = self._letter("waiting", operation)
-        for rank in range(self._link.size):
-            if rank != self._link.rank:
-                self._link.post(rank, letter)
+            self._heard[rank] = {**letter, "when": time.monotonic()}
 
     def _letter(self, state: str, operation: Operation) -> dict[str, Any]:
         return {
@@ -143,21 +139,16 @@ class Guard:
             "text": str(operation),
         }
 
+    def _ranks(self, fits: Callable[[dict[str, Any]], bool]) -> list[int]:
+        """The other ranks whose last letter fits."""
+        return [rank for rank, letter in sorted(self._heard.items()) if fits(letter)]
+
     def _left(self, operation: Operation) -> list[int]:
-        return [
-            rank
-            for rank, (_, letter) in sorted(self._heard.items())
-            if letter["state"] == "left" and letter["started"] < operation.number
-        ]
+        return self._ranks(lambda said: said["state"] == "left" and said["started"] < operation.number)
 
     def _elsewhere(self, operation: Operation) -> list[int]:
-        return [
-            rank
-            for rank, (_, letter) in sorted(self._heard.items())
-            if letter["state"] == "waiting"
-            and letter["number"] == operation.number
-            and letter["what"] != operation.what
-        ]
+        waiting = ("waiting", operation.number)
+        return self._ranks(lambda said: (said["state"], said["number"]) == waiting and said["what"] != operation.what)
 
     def _give_way(self, operation: Operation) -> float:
         lower = [rank for rank in self._waiting(operation) if rank < self._link.rank]
@@ -165,18 +156,15 @@ class Guard:
 
     def _waiting(self, operation: Operation) -> list[int]:
         """The other ranks that have come to ``operation`` and were heard lately."""
-        now = time.monotonic()
-        return [
-            rank
-            for rank, (when, letter) in sorted(self._heard.items())
-            if letter["state"] == "waiting" and letter["started"] >= operation.number and now - when < _SILENT_AFTER
-        ]
+        since = time.monotonic() - _SILENT_AFTER
+        here = self._ranks(lambda said: said["state"] == "waiting" and said["started"] >= operation.number)
+        return [rank for rank in here if self._heard[rank]["when"] > since]
 
     def _peer_failure(self, operation: Operation) -> CollectiveError:
         left, me = self._left(operation), self._link.rank
         if not left:
             others = self._elsewhere(operation)
-            rows = [(f"rank {rank}", self._heard[rank][1]["text"]) for rank in others]
+            rows = [(f"rank {rank}", self._heard[rank]["text"]) for rank in others]
             fact = f"the ranks are in different collectives: rank {me} waits in {operation}"
             for rank, text in rows[:1]:
                 fact += f", {rank} in {text}"
@@ -188,7 +176,7 @@ class Guard:
                     "every rank must run the same number of steps and the same calls in the same order",
                 )
             )
-        rows = [(f"rank {rank} left after", self._heard[rank][1]["text"] or "no collective") for rank in left]
+        rows = [(f"rank {rank} left after", self._heard[rank]["text"] or "no collective") for rank in left]
         rows.append((f"rank {me} waits in", str(operation)))
         return PeerFailure(
             message(
@@ -210,9 +198,9 @@ class Guard:
             fact = f"{operation} did not complete in {limit:g} s, though all ranks have come to it"
         rows = [("waiting", f"rank {ranges(here)}")]
         for rank in late:
-            when, letter = self._heard.get(rank, (0.0, {"number": 0}))
-            if letter["number"] > (self._met.number if self._met else 0):
-                text = f"waiting in {letter['text']}, {now - when:.0f} s ago"
+            said = self._heard.get(rank, {"number": 0})
+            if said["number"] > (self._met.number if self._met else 0):
+                text = f"waiting in {said['text']}, {now - said['when']:.0f} s ago"
             else:
                 text = f"in {self._met}, which is complete" if self._met else "nothing"
             rows.append((f"last seen of rank {rank}", text))

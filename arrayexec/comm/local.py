@@ -52,9 +52,3 @@ class LocalCommunicator(Communicator):
     def shared_segment(self, nbytes: int) -> numpy.ndarray[Any, Any]:
         segment: numpy.ndarray[Any, Any] = cpu().zeros((nbytes,), numpy.uint8, "state")
         return segment
-
-    def set_timeout(self, seconds: float) -> None:
-        return
-
-    def first_step_done(self) -> None:
-        return

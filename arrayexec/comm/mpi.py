@@ -17,12 +17,11 @@ import numpy
 from .. import context
 from ..errors import BackendUnavailableError, CollectiveError, RendezvousError
 from ..threads import cores, set_blas_threads
-from .base import Array, Communicator, check_summable, host_buffer, to_json
+from .base import FIRST_STEP_FACTOR, Array, Communicator, check_summable, host_buffer, to_json
 from .guard import Guard, Operation
 
 _YIELD_FOR = 0.02  # seconds in which a waiting rank gives its core away, but does not sleep
 _WATCH_EVERY = 0.05
-_FIRST_STEP_FACTOR = 4
 
 
 def connect(launched: int, timeout: float) -> MPICommunicator:
@@ -31,7 +30,7 @@ def connect(launched: int, timeout: float) -> MPICommunicator:
     Raises BackendUnavailableError without a usable mpi4py, RendezvousError where MPI sees other ranks
     than the launcher started.
     """
-    with _ending_after(timeout * _FIRST_STEP_FACTOR):
+    with _ending_after(timeout * FIRST_STEP_FACTOR):
         try:
             from mpi4py import MPI
         except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py is there, but no MPI library
@@ -132,13 +131,11 @@ class MPICommunicator(Communicator):
     name = "mpi"
 
     def __init__(self, mpi: Any, timeout: float) -> None:
-        super().__init__()
+        super().__init__(timeout)
         self._mpi = mpi
         world = mpi.COMM_WORLD
         self.rank = world.Get_rank()
         self.size = world.Get_size()
-        self._timeout = timeout
-        self._factor = _FIRST_STEP_FACTOR
         self._agreed: set[tuple[str, str]] = set()
         self._windows: list[Any] = []  # never freed: a view kept by the user would crash the process
         # Gradients, other arrays and control data travel apart: ranks that are in different collectives
@@ -156,44 +153,37 @@ class MPICommunicator(Communicator):
         if self.local_size > 1:  # ranks share the cores: a product with more threads than that waits for itself
             set_blas_threads(max(1, cores() // self.local_size))
 
-    def set_timeout(self, seconds: float) -> None:
-        self._timeout = seconds
-
-    def first_step_done(self) -> None:
-        self._factor = 1
-
     def start_allreduce(self, array: Array, what: str) -> MPIRequest:
-        return self._start_sum(self._gradients, array, f"allreduce of {what}")
+        begin = self._gradients.Iallreduce
+        return self._start(f"allreduce of {what}", array, lambda host: begin(self._mpi.IN_PLACE, host))
 
     def allreduce(self, array: Array) -> None:
-        check_summable(array, "allreduce")
-        self._agree_on(array, "allreduce")
-        self._start_sum(self._arrays, array, "allreduce").wait()
-
-    def _start_sum(self, comm: Any, array: Array, what: str) -> MPIRequest:
-        check_summable(array, what)
-        operation = self._guard.enter(what, self.where)
-        host = host_buffer(array)
-        handle = comm.Iallreduce(self._mpi.IN_PLACE, host)
-        return MPIRequest(self, operation, handle, _bring_back(array, host))
+        begin = self._arrays.Iallreduce
+        self._together("allreduce", array, lambda host: begin(self._mpi.IN_PLACE, host))
 
     def broadcast(self, array: Array, root: int = 0) -> None:
         if not 0 <= root < self.size:
             ranks = f"0 to {self.size - 1}"
             raise CollectiveError(f"broadcast: the root must be a rank, {ranks}, but it is {root}")
         check_summable(array, "broadcast")
-        self._agree_on(array, f"broadcast from rank {root}")
-        operation = self._guard.enter(f"broadcast from rank {root}", self.where)
-        host = host_buffer(array)
-        MPIRequest(self, operation, self._arrays.Ibcast(host, root), _bring_back(array, host)).wait()
+        self._together(f"broadcast from rank {root}", array, lambda host: self._arrays.Ibcast(host, root))
 
-    def _agree_on(self, array: Array, what: str) -> None:
-        """Compare type and shape over the ranks where they are new: MPI adds up what does not fit."""
+    def _together(self, what: str, array: Array, begin: Callable[[Any], Any]) -> None:
+        """A whole collective. Types and shapes that are new are compared first: MPI adds up what does not fit."""
+        check_summable(array, what)
         self._guard.check(what)
         kind = f"{array.dtype} {tuple(array.shape)}"
         if (what, kind) not in self._agreed:
             self.agree({"array": kind}, what)
             self._agreed.add((what, kind))
+        self._start(what, array, begin).wait()
+
+    def _start(self, what: str, array: Array, begin: Callable[[Any], Any]) -> MPIRequest:
+        check_summable(array, what)
+        operation = self._guard.enter(what, self.where)
+        host = host_buffer(array)
+        finish = None if host is array else lambda: context.copyto(array, host)
+        return MPIRequest(self, operation, begin(host), finish)
 
     def barrier(self) -> None:
         operation = self._guard.enter("barrier", self.where)
@@ -257,7 +247,6 @@ class MPICommunicator(Communicator):
         begin = now = time.monotonic()
         next_watch = begin + _WATCH_EVERY
         pause = 50e-6
-        limit = self._timeout * self._factor
         try:
             while not request.test():
                 now = time.monotonic()
@@ -266,17 +255,12 @@ class MPICommunicator(Communicator):
                     os.sched_yield()
                     continue
                 if now > next_watch:
-                    self._guard.watch(request.operation, now - begin, limit)
+                    self._guard.watch(request.operation, now - begin, self.limit)
                     next_watch = now + _WATCH_EVERY
                 time.sleep(pause)
                 pause = min(1.5 * pause, 1e-3)
         finally:
             self.seconds += time.monotonic() - begin
-
-
-def _bring_back(array: Array, host: numpy.ndarray[Any, Any]) -> Callable[[], None] | None:
-    """What copies the result into ``array`` where ``host`` is a copy of it."""
-    return None if host is array else lambda: context.copyto(array, host)
 
 
 def _shared_memory_room() -> int:
