@@ -45,9 +45,14 @@ class Node:
         return (self.op.form.name if self.op is not None else "Variable") + place(self.name, self.source)
 
     @property
+    def visible(self) -> int:
+        """How many values this node makes, hidden ones left out."""
+        return len(self.signature.outputs) if self.signature else 1
+
+    @property
     def outputs(self) -> list[Entry]:
-        """The visible values that this node makes."""
-        return [(self, i) for i in range(len(self.signature.outputs) if self.signature else 1)]
+        """The visible values."""
+        return [(self, i) for i in range(self.visible)]
 
     def output_name(self, index: int) -> str:
         """Name of one output: ``fc1_output``, ``split_output2``, ``bn_mean``; a variable's own name."""
@@ -153,7 +158,7 @@ class Graph:
 
     def outputs(self, node: int) -> range:
         """Entries of the visible outputs of node ``node``."""
-        return range(self.first[node], self.first[node] + len(self.nodes[node].outputs))
+        return range(self.first[node], self.first[node] + self.nodes[node].visible)
 
 
 def variable(name: str, **attributes: Any) -> Node:

@@ -127,22 +127,14 @@ class _Reader:
         """One error for all operators that nobody knows, with the nodes that use them."""
         unknown: dict[str, list[str]] = {}
         for position, node in enumerate(self.document["nodes"]):
-            if (
-                not isinstance(node, dict)
-                or not isinstance(node.get("op"), str)
-                or not isinstance(node.get("name"), str)
-            ):
+            if not (isinstance(node, dict) and all(isinstance(node.get(key), str) for key in ("op", "name"))):
                 raise self.damaged(f"node {position} must be an object with texts 'op' and 'name'")
-            if node["op"] != "null" and node["op"] not in unknown and find_op(node["op"]) is None:
-                unknown[node["op"]] = []
-            if node["op"] in unknown:
-                unknown[node["op"]].append(node["name"])
+            if node["op"] != "null" and (node["op"] in unknown or find_op(node["op"]) is None):
+                unknown.setdefault(node["op"], []).append(f"'{node['name']}'")
         if unknown:
             lines = []
             for op, names in unknown.items():
-                listed = ", ".join(f"'{name}'" for name in names[:4]) + (
-                    f" and {len(names) - 4} more" if len(names) > 4 else ""
-                )
+                listed = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
                 close = near_miss(op, all_names())
                 lines.append(f"{op} (node {listed}{close if 'did you mean' in close else ''})")
             raise UnknownOperatorError(f"{self.source} uses operators that are not registered: " + "; ".join(lines))
@@ -157,8 +149,8 @@ class _Reader:
             merged.update(part)
         return merged
 
-    def edges(self, document: dict[str, Any], key: str, limit: int, who: str) -> list[tuple[Entry, int]]:
-        """Node outputs named by [node, output] or [node, output, version]; only nodes before ``limit``."""
+    def edges(self, document: dict[str, Any], key: str, who: str) -> list[tuple[Entry, int]]:
+        """Outputs of the nodes read so far, named by [node, output] or [node, output, version]."""
         listed = document.get(key, [])
         if not isinstance(listed, list):
             raise self.damaged(f"the {key} of {who} must be a list")
@@ -166,26 +158,25 @@ class _Reader:
         for edge in listed:
             if not (isinstance(edge, list) and len(edge) in (2, 3) and all(type(item) is int for item in edge)):
                 raise self.damaged(f"the {key} of {who} must be [node, output, version], but one is {str(edge)[:60]}")
-            if not 0 <= edge[0] < limit:
-                raise self.damaged(
-                    f"the {key} of {who} name node {edge[0]}, but only nodes 0 to {limit - 1} stand before it"
-                )
+            if not 0 <= edge[0] < len(self.nodes):
+                fact = f"name node {edge[0]}, but only nodes 0 to {len(self.nodes) - 1} stand before it"
+                raise self.damaged(f"the {key} of {who} {fact}")
             node = self.nodes[edge[0]]
-            count = len(node.outputs)
-            if not 0 <= edge[1] < count:
-                raise self.damaged(f"the {key} of {who} name output {edge[1]} of node '{node.name}', which has {count}")
+            if not 0 <= edge[1] < node.visible:
+                fact = f"name output {edge[1]} of node '{node.name}', which has {node.visible}"
+                raise self.damaged(f"the {key} of {who} {fact}")
             found.append(((node, edge[1]), edge[2] if len(edge) == 3 else 0))
         return found
 
     def read(self) -> list[Entry]:
         self.check_operators()
-        for position, document in enumerate(self.document["nodes"]):
-            self.nodes.append(self.node(position, document))
-        return [entry for entry, _ in self.edges(self.document, "heads", len(self.nodes), "the graph")]
+        for document in self.document["nodes"]:
+            self.nodes.append(self.node(document))
+        return [entry for entry, _ in self.edges(self.document, "heads", "the graph")]
 
-    def node(self, position: int, document: dict[str, Any]) -> Node:
+    def node(self, document: dict[str, Any]) -> Node:
         name, texts = document["name"], self.texts(document)
-        edges = self.edges(document, "inputs", position, f"node '{name}'")
+        edges = self.edges(document, "inputs", f"node '{name}'")
         if document["op"] == "null":
             if edges:
                 raise self.damaged(f"variable '{name}' has inputs")
@@ -197,21 +188,17 @@ class _Reader:
             op, edges = self.complete(op, name, texts, edges)
             wanted = signature_of(op).arguments
         if len(edges) != len(wanted):
-            raise self.damaged(
-                f"{op.form.name} '{name}' has {len(edges)} inputs, but it needs {len(wanted)}: "
-                f"{', '.join(wanted[:8]) or 'none'}"
-            )
+            needs = f"{len(wanted)}: {', '.join(wanted[:8]) or 'none'}"
+            raise self.damaged(f"{op.form.name} '{name}' has {len(edges)} inputs, but it needs {needs}")
+        variables = {at: source for at, ((source, _), _) in zip(wanted, edges, strict=True) if source.op is None}
         for argument, key, text in moved:
-            target = next((entry[0] for at, (entry, _) in zip(wanted, edges, strict=True) if at == argument), None)
-            if target is not None and target.op is None:
-                target.attributes[stored_key(key)] = text
+            if argument in variables:
+                variables[argument].attributes[stored_key(key)] = text
             else:
                 attributes[f"{argument}_{key}"] = text
-        if self.version < 904:
-            for argument, (entry, _) in zip(wanted, edges, strict=True):
-                if entry[0].op is None:
-                    for key, text in op.variable_attributes(argument).items():
-                        entry[0].attributes.setdefault(key, text)
+        for argument, variable in variables.items() if self.version < 904 else ():
+            for key, text in op.variable_attributes(argument).items():
+                variable.attributes.setdefault(key, text)
         node = Node(op, name, attributes, [entry for entry, _ in edges])
         node.versions = tuple(version for _, version in edges)
         return node
