@@ -334,11 +334,12 @@ def test_arrays_of_any_layout(kind: str, grad_req: str) -> None:
         return executor
 
     want, got = run("plain"), run(kind)
-    same(gradients(want), gradients(got))
-    same(want.aux_dict, got.aux_dict)
-    for one, other in zip(want.outputs, got.outputs, strict=True):
-        assert np.array_equal(one, other)
-        assert other.flags.c_contiguous
+    limit = 1e-5 if kind == "strided" else 0  # older NumPys multiply strided matrices in another order
+    pairs = [(got.grad_dict[n], g) for n, g in gradients(want).items()]
+    pairs += [(got.aux_dict[n], a) for n, a in want.aux_dict.items()]
+    for one, other in [*pairs, *zip(got.outputs, want.outputs, strict=True)]:
+        np.testing.assert_allclose(one, other, rtol=limit, atol=limit)
+    assert all(output.flags.c_contiguous for output in got.outputs)
 
 
 def test_overlapping_arrays() -> None:
@@ -495,14 +496,10 @@ def test_errors_of_simple_bind() -> None:
     with pytest.raises(BindError, match="'fc_weight' must be dense"):
         net.simple_bind(ax.cpu(), stype_dict={"fc_weight": "row_sparse"}, data=(2, 3))
     other = dense(2, "other").simple_bind(ax.cpu(), data=(2, 3))
-    with pytest.raises(
-        BindError, match="'fc_weight' is to be shared, but the executor of 'other' on cpu.0. has none"
-    ):
+    with pytest.raises(BindError, match="'fc_weight' is to be shared, but the executor of 'other' on cpu.0. has none"):
         net.simple_bind(ax.cpu(), shared_exec=other, shared_arg_names=["fc_weight"], data=(2, 3))
     wide = dense(5).simple_bind(ax.cpu(), data=(2, 3))
-    with pytest.raises(
-        BindError, match=r"'fc_weight' must be \(2, 3\) float32, but .* holds \(5, 3\) float32"
-    ):
+    with pytest.raises(BindError, match=r"'fc_weight' must be \(2, 3\) float32, but .* holds \(5, 3\) float32"):
         net.simple_bind(ax.cpu(), shared_exec=wide, shared_arg_names=["fc_weight"], data=(2, 3))
 
 
