@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from .errors import OperatorDefinitionError, UnknownOperatorError, near_miss
+from .errors import ArgumentError, OperatorDefinitionError, UnknownOperatorError, near_miss
 
 Arrays = Sequence[Any]
 Shape = Any  # a list of dims; while inference runs a dim, or the whole shape, may be unknown (see dims)
@@ -23,7 +23,7 @@ class CustomOp:
 
     def forward(self, is_train: bool, req: Sequence[str], in_data: Arrays, out_data: Arrays, aux: Arrays) -> None:
         """Write ``out_data`` from ``in_data``; changes of ``aux`` stay if ``is_train``."""
-        raise OperatorDefinitionError(f"{type(self).__name__} has no forward")
+        raise OperatorDefinitionError(f"{type(self).__name__}: the class must define forward()")
 
     def backward(
         self, req: Sequence[str], out_grad: Arrays, in_data: Arrays, out_data: Arrays, in_grad: Arrays, aux: Arrays
@@ -40,7 +40,10 @@ class CustomOp:
         elif req == "add":
             dst[...] += src
         elif req != "null":
-            raise ValueError(f"assign: req must be 'write', 'inplace', 'add' or 'null', but it is {req!r}")
+            raise ArgumentError(
+                f"assign: req must be 'write', 'inplace', 'add' or 'null', but it is {req!r}"
+                + near_miss(req, ("write", "inplace", "add", "null"))
+            )
 
 
 class CustomOpProp:
@@ -80,7 +83,7 @@ class CustomOpProp:
 
     def create_operator(self, ctx: Any, in_shapes: list[list[int]], in_dtypes: list[Any]) -> CustomOp:
         """The CustomOp of one binding: its context, input shapes and input types."""
-        raise OperatorDefinitionError(f"{type(self).__name__} has no create_operator")
+        raise OperatorDefinitionError(f"{type(self).__name__}: the class must define create_operator()")
 
 
 def register(reg_name: str) -> Callable[[_Prop], _Prop]:
@@ -89,7 +92,7 @@ def register(reg_name: str) -> Callable[[_Prop], _Prop]:
     def do_register(prop_cls: _Prop) -> _Prop:
         if not (isinstance(prop_cls, type) and issubclass(prop_cls, CustomOpProp)):
             raise OperatorDefinitionError(
-                f"operator.register('{reg_name}') takes a class of CustomOpProp, not {prop_cls!r}"
+                f"operator.register('{reg_name}') takes a subclass of CustomOpProp, not {prop_cls!r}"
             )
         _REGISTERED[reg_name] = prop_cls
         return prop_cls

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
 from .attribute_text import Attribute, attributes_of, to_text
-from .errors import AttributeValueError, OperatorDefinitionError, UnknownOperatorError, near_miss
+from .errors import ArrayExecError, AttributeValueError, OperatorDefinitionError, UnknownOperatorError, near_miss
 
 Many = Annotated[Any, "many"]
 """Annotation of a parameter that takes a tuple: all variadic inputs; all outputs, auxiliary states or hidden outputs if
@@ -444,8 +444,8 @@ def make_op(name: str, attributes: Mapping[str, Any], where: str = "") -> Op:
         values[cls.rest] = tuple(sorted(others))
     try:
         return cls(**values)
-    except AttributeValueError as error:  # the class refuses a value and does not know the node
-        raise AttributeValueError(str(error).replace(f"{form.name}:", f"{form.name}{where}:", 1)) from None
+    except ArrayExecError as error:  # the class refuses a value and does not know the node
+        raise type(error)(str(error).replace(f"{form.name}:", f"{form.name}{where}:", 1)) from error.__cause__
 
 
 def register_kernel(op_name: str, tier: str) -> Callable[[Any], Any]:

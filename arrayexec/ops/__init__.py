@@ -68,7 +68,7 @@ def _load(name: str) -> bool:
     return True
 
 
-def list() -> Sequence[str]:  # noqa: A001 - MXNet's word
+def list() -> Sequence[str]:
     """Every operator name and alias, sorted."""
     return registry.all_names()
 

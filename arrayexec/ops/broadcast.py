@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..dims import ANY, UNKNOWN, Shape, through
+from ..errors import AttributeValueError
 from ..registry import Op, Temp, register_op
 from .elemwise import ARITHMETIC, COMPARISONS, mod_samples
 from .expression import Pointwise, Row, Table, sum_to, total_for
+from .shape import check_axis
 
 
 @through
@@ -44,8 +46,7 @@ def like(shape: Shape) -> Shape:
 
 def axis_in(s: Any, name: str, axis: int, rank: int) -> int:
     """``axis`` counted from the front, refused if ``name`` has no such axis."""
-    if not -rank <= axis < rank:
-        s.fail(name, f"must have an axis {axis}, but has {rank} dims")
+    check_axis(s, name, axis)
     return axis % rank
 
 
@@ -148,9 +149,14 @@ class broadcast_axis(_Stretch):
         """Rows are independent unless the first axis is, or may be, stretched."""
         return "parallel" if all(axis > 0 for axis in self.axis) else None
 
-    def infer(self, s: Any) -> None:
+    def __post_init__(self) -> None:
         if len(self.axis) != len(self.size):
-            s.fail("data", f"needs a size for each axis, but axis={self.axis} and size={self.size}")
+            raise AttributeValueError(
+                "broadcast_axis: attribute 'size' must hold as many numbers as 'axis', "
+                f"but they are {self.size} and {self.axis}"
+            )
+
+    def infer(self, s: Any) -> None:
         s.data, s.out = like(s.out), like(s.data)
         wanted: list[Any] = [None] * len(s.data)
         for axis, size in zip(self.axis, self.size, strict=True):
@@ -174,16 +180,20 @@ class broadcast_like(Op):
         {"lhs": (1, 3, 1), "rhs": (5, 2), "lhs_axes": (0, -1), "rhs_axes": (1, 0)},
     )
 
+    def __post_init__(self) -> None:
+        lhs, rhs = self.lhs_axes, self.rhs_axes
+        if (lhs is None) != (rhs is None) or len(lhs or ()) != len(rhs or ()):
+            raise AttributeValueError(
+                "broadcast_like: attribute 'lhs_axes' must name as many axes as 'rhs_axes', "
+                f"but they are {lhs} and {rhs}"
+            )
+
     def infer(self, s: Any) -> None:
         if self.lhs_axes is None or self.rhs_axes is None:
-            if self.lhs_axes is not self.rhs_axes:
-                s.fail("lhs", f"needs both lhs_axes and rhs_axes or none, but has {self.lhs_axes} and {self.rhs_axes}")
             s.out = s.rhs
             s.rhs = s.out
             _stretch(s, "lhs", tuple(s.rhs))
             return
-        if len(self.lhs_axes) != len(self.rhs_axes):
-            s.fail("lhs", f"needs as many lhs_axes as rhs_axes, but has {self.lhs_axes} and {self.rhs_axes}")
         s.lhs, s.out = like(s.out), like(s.lhs)
         wanted: list[Any] = [None] * len(s.lhs)
         for axis, other in zip(self.lhs_axes, self.rhs_axes, strict=True):

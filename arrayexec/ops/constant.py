@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..dims import from_user
-from ..errors import AttributeValueError
+from ..errors import AttributeValueError, format_shape
 from ..registry import Op, Temp, register_op
 
 FLOAT32 = np.dtype("float32")
@@ -89,8 +89,8 @@ class _arange(Op):
         start, stop = self.bounds()
         if self.repeat < 1 or self.step == 0 or (stop is not None and (stop - start) / self.step <= 0):
             raise AttributeValueError(
-                "_arange must hold something: repeat at least 1, step not 0 and from start to stop, "
-                f"but start is {start}, stop {stop}, step {self.step}, repeat {self.repeat}"
+                "_arange: there must be a value: 'step' leads from 'start' to 'stop' and 'repeat' is at least 1, "
+                f"but start={start}, stop={stop}, step={self.step}, repeat={self.repeat}"
             )
 
     def bounds(self) -> tuple[float, float | None]:
@@ -104,7 +104,7 @@ class _arange(Op):
         if stop is not None:
             s.out = (math.ceil((stop - start) / self.step) * self.repeat,)
         elif len(s.out) != 1 or s.out[0] % self.repeat:
-            s.fail("out", f"must have one dim that divides by {self.repeat}, but it is {s.out}")
+            s.fail("out", f"must have one dim, a multiple of repeat={self.repeat}, but it is {format_shape(s.out)}")
 
     def types(self, t: Any) -> None:
         t.out = self.dtype

@@ -31,14 +31,14 @@ class Custom(Op):
         try:
             prop = cls(**keywords)
         except TypeError as error:
-            raise AttributeValueError(f"Custom '{self.op_type}': {error}") from error
+            raise AttributeValueError(f"Custom: op_type '{self.op_type}' cannot be made: {error}") from error
         object.__setattr__(self, "prop", prop)
         names = [*prop.list_arguments(), *prop.list_outputs(), *prop.list_auxiliary_states()]
         names += [f"d{name}" for name in prop.list_outputs()]
         if len(set(names)) < len(names) or not prop.list_outputs():
             shown = (prop.list_arguments(), prop.list_outputs(), prop.list_auxiliary_states())
             raise OperatorDefinitionError(
-                f"Custom '{self.op_type}' must have an output and names that differ, "
+                f"Custom: op_type '{self.op_type}' must have an output and names that differ, "
                 "but its arguments, outputs and auxiliary states are {}, {}, {}".format(*shown)
             )
 
@@ -100,8 +100,8 @@ class Custom(Op):
             found[2:] = [[None] * counts[2]]
         if list(map(len, found)) != counts:
             raise OperatorDefinitionError(
-                f"Custom '{self.op_type}': {what} must return lists of {counts[0]} inputs, {counts[1]} outputs and "
-                f"{counts[2]} auxiliary states, but it returned {answer}"
+                f"Custom '{self.op_type}': {what} must return lists for inputs ({counts[0]}), outputs ({counts[1]}) and "
+                f"auxiliary states ({counts[2]}), but it returned {answer}"
             )
         return found
 

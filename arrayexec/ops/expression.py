@@ -409,5 +409,5 @@ class Table:
     def attribute(self, name: str) -> type[Op]:
         """``__getattr__`` of the module: a class is found under its name there, as unpickling wants it."""
         if name not in self._rows:
-            raise AttributeError(f"module {self._module} has no attribute '{name}'")
+            raise AttributeError(f"module '{self._module}' has no attribute '{name}'")
         return get_op(name)

@@ -121,7 +121,7 @@ class pick(Op):
             s.out = drop(s.data, self.axis)
             s.data = insert(s.out, self.axis, UNKNOWN)
         if s.data is not ANY and len(s.data) == 1 and not self.keepdims:
-            s.fail("data", f"must have 2 dims or keepdims=True, but it is {format_shape(s.data)}")
+            s.fail("data", f"must have at least 2 dims without keepdims=True, but it is {format_shape(s.data)}")
         same_rank = len(s.index) == len(s.data)
         s.index = replace(s.data, self.axis, 1) if same_rank else drop(s.data, self.axis)
         s.data = (replace if same_rank else insert)(s.index, self.axis, UNKNOWN)

@@ -64,7 +64,7 @@ class FullyConnected(Op):
             axis = unknown[0]
             rest = product(s.data[1:axis] + s.data[axis + 1 :])
             if rest > 0 and s.weight[1] % rest:
-                s.fail("data", f"must have {s.weight[1]} values a row like the weight, a multiple of {rest}")
+                s.fail("data", f"must have {s.weight[1]} values a row like the weight, but has a multiple of {rest}")
             s.data = replace(s.data, axis, s.weight[1] // rest if rest > 0 else UNKNOWN)
 
     def keeps(self, want: frozenset[str]) -> Iterable[str]:

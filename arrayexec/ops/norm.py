@@ -9,6 +9,7 @@ from typing import Any
 from ..dims import ANY, replace
 from ..registry import Op, Sample, Temp, register_op
 from .linalg import wide
+from .shape import check_axis
 
 Array = Any
 LANES = 1 << 10  # lanes that a row with channels last holds, at most
@@ -65,8 +66,7 @@ class BatchNorm(Op):
         s.data = s.out
         if s.data is ANY:
             return
-        if not -len(s.data) <= self.axis < len(s.data):
-            s.fail("data", f"must have an axis {self.axis}, but it has {len(s.data)} dims")
+        check_axis(s, "data", self.axis)
         for name in ("gamma", "beta", "moving_mean", "moving_var", "mean", "var"):
             setattr(s, name, (s.data[self.axis],))
             s.data = replace(s.data, self.axis, getattr(s, name)[0])

@@ -10,6 +10,7 @@ from ..dims import ANY
 from ..errors import AttributeValueError
 from ..registry import Op, Temp, register_op
 from ..streams import width
+from .shape import check_axis
 
 Array = Any
 PIECE = 1 << 16  # random numbers that are drawn at a time
@@ -47,10 +48,9 @@ class Dropout(Op):
         s.data = s.out
         if s.data is ANY:
             return
-        rank = len(s.data)
-        if any(not -rank <= axis < rank for axis in self.axes):
-            s.fail("data", f"must have the axes {self.axes}, but it has {rank} dims")
-        shared = {axis % rank for axis in self.axes}
+        for axis in self.axes:
+            check_axis(s, "data", axis)
+        shared = {axis % len(s.data) for axis in self.axes}
         s.mask = tuple(1 if axis in shared else dim for axis, dim in enumerate(s.data))
 
     def types(self, t: Any) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..dims import ANY, UNKNOWN, drop
+from ..errors import format_shape
 from ..registry import Op, Sample, Temp, register_op
 from .broadcast import axis_in, like
 
@@ -79,7 +80,7 @@ def infer_reduced(s: Any, axis: tuple[int, ...] | None, keepdims: bool, exclude:
         axis_in(s, "data", i, rank)
     axes = axes_of(axis, rank, exclude)
     if some and any(s.data[i] is not UNKNOWN and s.data[i] == 0 for i in axes):
-        s.fail("data", f"must have numbers to take the {some} of, but it is {s.data}")
+        s.fail("data", f"must have numbers to take the {some} of, but it is {format_shape(s.data)}")
     if keepdims:
         s.out = kept(s.data, axes)
         s.data = tuple(dim if i in axes else out for i, (dim, out) in enumerate(zip(s.data, s.out, strict=True)))

@@ -149,16 +149,15 @@ class Reshape(View):
                 dims = [dim for group in codes for dim in (group[1:] if group[0] == -4 else group)]
                 s.out = tuple(dim if dim > 0 else UNKNOWN for dim in dims)[::turn]
             return
-        said = equations(codes, len(s.data))
+        said, wanted = equations(codes, len(s.data)), self.shape or self.target_shape
         if said is None:
-            s.fail("data", f"must have the dims that shape {self.shape} speaks of, but it is {format_shape(s.data)}")
+            s.fail("data", f"must have the dims that shape {wanted} speaks of, but it is {format_shape(s.data)}")
         found, fixed = said  # type: ignore[misc]
         count = sum(len(right) for _, right in found)
         s.out = tuple(fixed.get(i, UNKNOWN) for i in range(count))[::turn]
         data, out = list(s.data[::turn]), list(s.out[::turn])
         for equation in found:
             if not balance(data, out, equation):
-                wanted = self.shape or self.target_shape
                 s.fail("data", f"must have as many values as shape {wanted} makes, but it is {format_shape(s.data)}")
         s.data, s.out = tuple(data[::turn]), tuple(out[::turn])
 
@@ -291,6 +290,12 @@ def _length(part: slice, dim: Any) -> Any:
     return UNKNOWN if dim is UNKNOWN else len(range(*part.indices(dim)))
 
 
+def _bounds(part: slice) -> str:
+    """A slice as Python writes it."""
+    numbers = [part.start, part.stop] if part.step is None else [part.start, part.stop, part.step]
+    return ":".join("" if number is None else str(number) for number in numbers)
+
+
 class Sliced(Op):
     """Base of operators whose output is a slice of ``data``; the gradient of the rest is zero."""
 
@@ -302,7 +307,8 @@ class Sliced(Op):
         parts = self.parts(len(s.data))
         s.out = tuple(_length(part, dim) for part, dim in zip(parts, s.data, strict=True))
         if any(dim is not UNKNOWN and dim == 0 and whole != 0 for dim, whole in zip(s.out, s.data, strict=True)):
-            s.fail("data", f"has nothing where the slice looks: it is {format_shape(s.data)}")
+            shown = ", ".join(map(_bounds, parts))
+            s.fail("data", f"must hold something at [{shown}], but it is {format_shape(s.data)}")
         s.data = tuple(dim if part == slice(None) else UNKNOWN for part, dim in zip(parts, s.out, strict=True))
 
     def forward(self, xp: Any, data: Any, out: Any) -> None:
@@ -355,8 +361,10 @@ class Slice(Sliced):
     def __post_init__(self) -> None:
         given = [self.begin, self.end, self.step] if self.step else [self.begin, self.end]
         if len(set(map(len, given))) > 1 or 0 in self.step:
-            shown = ", ".join(map(str, given))
-            raise AttributeValueError(f"slice: begin, end, step must be of one length, no step 0; they are {shown}")
+            raise AttributeValueError(
+                "slice: attributes 'begin', 'end' and 'step' must have one length and no step 0, "
+                f"but they are {self.begin}, {self.end} and {self.step}"
+            )
 
     def parts(self, rank: int) -> tuple[slice, ...]:
         steps = self.step or (None,) * len(self.begin)
@@ -390,8 +398,8 @@ class Crop(Op):
     def __post_init__(self) -> None:
         if self.num_args not in (1, 2) or len(self.offset) != 2 or len(self.h_w) != 2 or min(self.offset) < 0:
             raise AttributeValueError(
-                "Crop: num_args must be 1 or 2, offset and h_w two whole numbers from 0, "
-                f"but they are {self.num_args}, {self.offset}, {self.h_w}"
+                "Crop: attribute 'num_args' must be 1 or 2, 'offset' and 'h_w' must be two whole numbers >= 0, "
+                f"but they are {self.num_args}, {self.offset} and {self.h_w}"
             )
 
     def infer(self, s: Any) -> None:
@@ -458,9 +466,10 @@ class Concat(Op):
         s.out = replace(s.out, self.dim, sum(lengths))
         missing = [i for i, length in enumerate(lengths) if length is UNKNOWN]
         if len(missing) == 1 and s.out[self.dim] is not UNKNOWN:
-            rest = s.out[self.dim] - sum(length for length in lengths if length is not UNKNOWN)
+            least = sum(length for length in lengths if length is not UNKNOWN)
+            rest = s.out[self.dim] - least
             if rest < 0:
-                s.fail("out", f"is shorter than its known parts in dim {self.dim}: it is {format_shape(s.out)}")
+                s.fail("out", f"must be at least {least} long in dim {self.dim}, but it is {format_shape(s.out)}")
             s.data = tuple(replace(shape, self.dim, rest) if i in missing else shape for i, shape in enumerate(s.data))
 
     def forward(self, xp: Any, data: Many, out: Any) -> None:
@@ -523,7 +532,7 @@ class SliceChannel(Op):
         if s.data is not ANY:
             whole, count = s.data[self.axis], self.num_outputs
             if whole is not UNKNOWN and whole % count:
-                s.fail("data", f"must divide by {count} in dim {self.axis}, but it is {format_shape(s.data)}")
+                s.fail("data", f"must be a multiple of {count} in dim {self.axis}, but it is {format_shape(s.data)}")
             s.out = (replace(s.data, self.axis, whole // count),) * count
 
     def _pieces(self, whole: Any) -> list[Any]:

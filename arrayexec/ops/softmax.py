@@ -69,7 +69,7 @@ class _Softmax(Op):
 
     def __post_init__(self) -> None:
         if self.temperature == 0:
-            raise AttributeValueError(f"{self.form.name}: attribute 'temperature' must not be 0")
+            raise AttributeValueError(f"{self.form.name}: attribute 'temperature' must not be 0, but it is")
 
     @property
     def rows(self) -> str | None:  # type: ignore[override]
@@ -168,7 +168,9 @@ class log_softmax(_Softmax):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.use_length:
-            raise AttributeValueError("log_softmax: attribute 'use_length' must be False; softmax has it")
+            raise AttributeValueError(
+                "log_softmax: attribute 'use_length' must be False, but it is True; softmax takes a length"
+            )
 
     def forward(self, xp: Any, data: Any, out: Any, row: Temp, top: Temp) -> None:
         self._scaled(xp, data, out)

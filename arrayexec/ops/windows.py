@@ -18,7 +18,7 @@ def per_axis(operator: str, name: str, given: Sequence[int], axes: int, default:
     """One whole number >= ``default`` a spatial axis; ``default`` for all of them where none is given."""
     if given and len(given) != axes:
         raise AttributeValueError(
-            f"{operator}: attribute '{name}' must hold {axes} numbers, one a spatial axis like 'kernel', "
+            f"{operator}: attribute '{name}' must hold {axes} numbers, one for each axis of 'kernel', "
             f"but it is {tuple(given)}"
         )
     if any(item < default for item in given):
@@ -32,7 +32,8 @@ def check_layout(operator: str, layout: str | None, axes: int) -> None:
     """Refuse a layout that names another number of spatial axes than the kernel has."""
     if layout is not None and len(layout) != axes + 2:
         raise AttributeValueError(
-            f"{operator}: layout {layout} speaks of {len(layout) - 2} spatial axes, but 'kernel' has {axes}"
+            f"{operator}: attribute 'layout' must have as many spatial axes as 'kernel', which has {axes}, "
+            f"but it is {layout!r}"
         )
 
 

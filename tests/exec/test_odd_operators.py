@@ -181,8 +181,8 @@ def replace(req: Any, source: Any, target: Any) -> None:
     [
         (dict(forward=replace), "Custom 'odd': forward must write into out_data[0], but it put another array in its place; use self.assign(out_data[0], req[0], value)"),
         (dict(backward=replace), "Custom 'odd': backward must write into in_grad[0], but it put another array in its place; use self.assign(in_grad[0], req[0], value)"),
-        (dict(infer_shape=lambda self, shapes: None), "Custom 'odd': infer_shape must return lists of 1 inputs, 1 outputs and 0 auxiliary states, but it returned None"),
-        (dict(infer_shape=lambda self, shapes: ([shapes[0]], 5, [])), "Custom 'odd': infer_shape must return lists of 1 inputs, 1 outputs and 0 auxiliary states, but it returned ([[2, 3]], 5, [])"),
+        (dict(infer_shape=lambda self, shapes: None), "Custom 'odd': infer_shape must return lists for inputs (1), outputs (1) and auxiliary states (0), but it returned None"),
+        (dict(infer_shape=lambda self, shapes: ([shapes[0]], 5, [])), "Custom 'odd': infer_shape must return lists for inputs (1), outputs (1) and auxiliary states (0), but it returned ([[2, 3]], 5, [])"),
         (dict(create_operator=lambda self, *a: None), "Custom 'odd': create_operator must return a CustomOp, not None"),
     ],
 )  # fmt: skip

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from arrayexec.dims import ANY, UNKNOWN, from_user
-from arrayexec.errors import ShapeError
+from arrayexec.errors import AttributeValueError, ShapeError
 from arrayexec.registry import make_op
 from arrayexec.symbol.graph import Graph, Node, variable
 from arrayexec.symbol.infer import infer_shapes
@@ -164,13 +164,7 @@ def test_backward_inference() -> None:
             "broadcast_axis",
             {"data": (2, 3)},
             {"axis": 2, "size": 4},
-            "data 'data' must have an axis 2, but has 2 dims",
-        ),
-        (
-            "broadcast_axis",
-            {"data": (2, 3)},
-            {"axis": (0, 1), "size": 4},
-            "data 'data' needs a size for each axis, but axis=(0, 1) and size=(4,)",
+            "data 'data' must have an axis 2, but it is (2, 3)",
         ),
         (
             "broadcast_like",
@@ -178,21 +172,17 @@ def test_backward_inference() -> None:
             {},
             "lhs 'lhs' must have 1 or 4 in dim 0, but it is 2",
         ),
-        (
-            "broadcast_like",
-            {"lhs": (1, 3), "rhs": (4, 3)},
-            {"lhs_axes": 0},
-            "lhs 'lhs' needs both lhs_axes and rhs_axes or none, but has (0,) and None",
-        ),
-        (
-            "broadcast_like",
-            {"lhs": (1, 3), "rhs": (4, 3)},
-            {"lhs_axes": 0, "rhs_axes": (0, 1)},
-            "lhs 'lhs' needs as many lhs_axes as rhs_axes, but has (0,) and (0, 1)",
-        ),
     ],
 )
 def test_refused(name: str, given: dict[str, Any], attributes: dict[str, Any], text: str) -> None:
     with pytest.raises(ShapeError) as caught:
         shapes_of(name, given, **attributes)
     assert str(caught.value).partition("\n")[0] == f"{name} 'node': {text}"
+
+
+def test_axes_come_in_pairs() -> None:
+    with pytest.raises(AttributeValueError, match="attribute 'size' must hold as many numbers as 'axis'"):
+        make_op("broadcast_axis", {"axis": (0, 1), "size": 4})
+    for axes in ({"lhs_axes": 0}, {"lhs_axes": 0, "rhs_axes": (0, 1)}):
+        with pytest.raises(AttributeValueError, match="attribute 'lhs_axes' must name as many axes as 'rhs_axes'"):
+            make_op("broadcast_like", axes)

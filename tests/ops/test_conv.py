@@ -185,11 +185,11 @@ def test_convolution_refuses_data_that_do_not_fit(shape: tuple, attributes: dict
     [
         (
             {"kernel": (3, 3), "stride": (2,)},
-            "'stride' must hold 2 numbers, one a spatial axis like 'kernel', but it is",
+            "'stride' must hold 2 numbers, one for each axis of 'kernel', but it is",
         ),
         ({"kernel": (3, 3), "dilate": (0, 1)}, "'dilate' must be at least 1 on every axis, but it is"),
         ({"kernel": (3, 3, 3, 3)}, "'kernel' must hold one to three numbers >= 1"),
-        ({"kernel": (3,), "layout": "NHWC"}, "layout NHWC speaks of 2 spatial axes, but 'kernel' has 1"),
+        ({"kernel": (3,), "layout": "NHWC"}, "attribute 'layout' must have as many spatial axes as 'kernel', which has 1, but it is 'NHWC'"),
         ({"kernel": (3,), "num_group": 3}, "'num_filter' must be a multiple of 'num_group'"),
     ],
 )

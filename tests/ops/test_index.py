@@ -61,7 +61,7 @@ def test_pick_infers() -> None:
         shapes_of("pick", {"data": (3, 4), "index": (4,)})
     with pytest.raises(ShapeError, match=r"must have an axis 2"):
         shapes_of("pick", {"data": (3, 4), "index": (3,)}, axis=2)
-    with pytest.raises(ShapeError, match="2 dims or keepdims=True"):
+    with pytest.raises(ShapeError, match="at least 2 dims without keepdims=True"):
         shapes_of("pick", {"data": (3,), "index": (1,)})
 
 

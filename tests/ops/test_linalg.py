@@ -81,7 +81,7 @@ def test_fully_connected_infers_what_follows(given: dict, attributes: dict, want
 
 
 def test_fully_connected_refuses_a_weight_that_cannot_be_split_into_rows() -> None:
-    with pytest.raises(ShapeError, match=r"data 'data' must have 7 values a row like the weight, a multiple of 2"):
+    with pytest.raises(ShapeError, match=r"data 'data' must have 7 values a row like the weight, but has a multiple of 2"):
         shapes_of("FullyConnected", {"data": (3, 2, UNKNOWN), "weight": (4, 7)}, num_hidden=4)
 
 

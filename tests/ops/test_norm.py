@@ -168,7 +168,7 @@ def test_shapes_follow_both_ways_and_types_too() -> None:
     assert types_of("BatchNorm", {"gamma": np.float64})["data"] == np.float64
     with pytest.raises(ShapeError, match=r"gamma 'gamma' must be \(3,\), but it is \(4,\)"):
         shapes_of("BatchNorm", {"data": (2, 3), "gamma": (4,)})
-    with pytest.raises(ShapeError, match="data 'data' must have an axis 3, but it has 2 dims"):
+    with pytest.raises(ShapeError, match=r"data 'data' must have an axis 3, but it is \("):
         shapes_of("BatchNorm", {"data": (2, 3)}, axis=3)
 
 

@@ -108,7 +108,7 @@ def test_small_shapes(shape: tuple[int, ...]) -> None:
 def test_what_it_says_of_shapes_and_attributes() -> None:
     found = shapes_of("Dropout", {"data": (UNKNOWN, 3)}, axes=(0,))
     assert (str(found["node_output"]), found["node_mask"]) == ("(?, 3)", (1, 3))
-    with pytest.raises(ShapeError, match=r"data 'data' must have the axes \(2,\), but it has 2 dims"):
+    with pytest.raises(ShapeError, match=r"data 'data' must have an axis 2, but it is \("):
         shapes_of("Dropout", {"data": (4, 3)}, axes=(2,))
     with pytest.raises(AttributeValueError, match=r"'p' must lie in \[0, 1\], but it is 1.5"):
         make_op("Dropout", {"p": 1.5})

@@ -206,7 +206,7 @@ def test_partial_shapes(name: str, given: Any, options: dict[str, Any], want: An
 def test_axes_are_checked() -> None:
     with pytest.raises(ShapeError) as caught:
         shapes_of("sum", {"data": (2, 3)}, axis=2)
-    assert str(caught.value).startswith("sum 'node': data 'data' must have an axis 2, but has 2 dims")
+    assert str(caught.value).startswith("sum 'node': data 'data' must have an axis 2, but it is (")
 
 
 def test_old_names() -> None:

@@ -189,7 +189,7 @@ def test_slices() -> None:
         there_and_back("slice_axis", data, data[key], scattered(data.shape, key), axis=axis, begin=begin, end=end)
     assert _both("slice_axis", (0, 5), (4, 2), axis=1, begin=1, end=3) == ((4, 5), (4, 2))
     assert _both("slice_axis", (3, 0), (), axis=1, begin=1, end=3) == ((3, 0), (3, 0))
-    with pytest.raises(ShapeError, match="nothing where the slice looks"):
+    with pytest.raises(ShapeError, match="must hold something at"):
         shapes_of("slice_axis", {"data": (3, 4)}, axis=1, begin=4, end=None)
     with pytest.raises(ShapeError, match="at least 3 dims"):
         shapes_of("slice", {"data": (3, 4)}, begin=(0, 0, 0), end=(1, 1, 1))
@@ -250,7 +250,7 @@ def test_a_part_of_a_concat_follows_from_the_whole() -> None:
         return shapes[graph.first[[node.name for node in graph.nodes].index("b")]]
 
     assert shape_of_b((2, 3), (2, 8)) == (2, 5)
-    with pytest.raises(ShapeError, match=r"shorter than its known parts in dim 1: it is \(2, 2\)"):
+    with pytest.raises(ShapeError, match=r"must be at least 3 long in dim 1, but it is \(2, 2\)"):
         shape_of_b((2, 3), (2, 2))
 
 
@@ -271,7 +271,7 @@ def test_slice_channel_infers_and_refuses() -> None:
     assert _both("SliceChannel", (), (2, 5), num_outputs=1) == ((2, 5), (2, 5))
     found = shapes_of("SliceChannel", {"data": (0, 6)}, num_outputs=3)
     assert [found[f"node_output{i}"] for i in range(3)] == [(0, 2)] * 3
-    with pytest.raises(ShapeError, match=r"must divide by 4 in dim 1, but it is \(2, 6\)"):
+    with pytest.raises(ShapeError, match=r"must be a multiple of 4 in dim 1, but it is \(2, 6\)"):
         shapes_of("SliceChannel", {"data": (2, 6)}, num_outputs=4)
     with pytest.raises(ShapeError, match=r"must be \(2, 3\), but it is \(2, 6\)"):
         shapes_of("SliceChannel", {"data": (2, 6)}, num_outputs=3, squeeze_axis=True)
