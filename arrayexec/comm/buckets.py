@@ -123,7 +123,6 @@ class GradientBuckets:
         self._missing = [len({piece.name for piece in bucket.pieces}) for bucket in self.buckets]
         self._next = 0  # the bucket to start next
         self._flying: dict[int, Request] = {}
-        self._fresh = True
 
     def description(self) -> dict[str, object]:
         """What ranks must agree on: type and size of every gradient, and where the buckets are cut."""
@@ -183,9 +182,8 @@ class GradientBuckets:
             raise UnknownNameError(f"no gradient is called {name!r}{near_miss(name, self._gradients)}")
 
     def _mark(self, name: str) -> None:
-        if self._fresh:
+        if not self._written:
             self.events.clear()
-            self._fresh = False
         self._written.add(name)
         for i in self._buckets_of[name]:
             self._missing[i] -= 1

@@ -68,7 +68,7 @@ class Guard:
     def __init__(self, link: Link, where: Callable[[], str]) -> None:
         self._link, self._where = link, where
         self._last = Operation(0, "", "")
-        self._met: Operation | None = None  # the last one to which all ranks are known to have come
+        self._met = self._last  # the last one to which all ranks are known to have come
         self._heard: dict[int, dict[str, Any]] = {}  # the last letter of each rank, and when it came
         self._announced = (0, 0.0)  # number of the collective, when
         self._suspect = (0, 0.0)  # number of the collective with a sign of failure, since when
@@ -199,10 +199,10 @@ class Guard:
         rows = [("waiting", f"rank {ranges(here)}")]
         for rank in late:
             said = self._heard.get(rank, {"number": 0})
-            if said["number"] > (self._met.number if self._met else 0):
+            if said["number"] > self._met.number:
                 text = f"waiting in {said['text']}, {now - said['when']:.0f} s ago"
             else:
-                text = f"in {self._met}, which is complete" if self._met else "nothing"
+                text = f"in {self._met}, which is complete" if self._met.number else "nothing"
             rows.append((f"last seen of rank {rank}", text))
         error = BarrierTimeoutError if operation.what.startswith("barrier") else CollectiveTimeoutError
         hint = (

@@ -13,10 +13,11 @@ from .compose import make_node
 from .graph import Entry
 
 
-def _single(symbol: Any, use: str) -> Entry:
+def single(symbol: Any, must: str) -> Entry:
+    """The one output of a symbol; else CompositionError that it ``must`` be one."""
     heads: tuple[Entry, ...] = symbol.heads
     if len(heads) != 1:
-        raise CompositionError(f"{use} takes one value, but {symbol!r} has {len(heads)} outputs; take one: symbol[0]")
+        raise CompositionError(f"{must}, but {symbol!r} has {len(heads)} outputs; take one: symbol[0]")
     return heads[0]
 
 
@@ -32,7 +33,8 @@ def with_number(op: str, hint: str | None = None) -> Callable[[Any, Any], Any]:
             raise ArgumentError(
                 f"{self!r} goes together with symbols and numbers, not with {type(other).__name__}{advice}"
             )
-        return type(self)(make_node(op, (_single(self, op),), {}, {"scalar": other}, hint=hint).outputs)
+        left = single(self, f"{op} takes one value")
+        return type(self)(make_node(op, (left,), {}, {"scalar": other}, hint=hint).outputs)
 
     return method
 
@@ -44,7 +46,8 @@ def with_either(op: str, hint: str, scalar_op: str, scalar_hint: str | None = No
     def method(self: Any, other: Any) -> Any:
         if not isinstance(other, Algebra):
             return number(self, other)
-        return type(self)(make_node(op, (_single(self, op), _single(other, op)), {}, {}, hint=hint).outputs)
+        inputs = [single(symbol, f"{op} takes one value") for symbol in (self, other)]
+        return type(self)(make_node(op, inputs, {}, {}, hint=hint).outputs)
 
     return method
 
@@ -78,4 +81,4 @@ class Algebra:
         return self * -1.0
 
     def __abs__(self) -> Any:
-        return type(self)(make_node("abs", (_single(self, "abs"),), {}, {}).outputs)  # type: ignore[call-arg]
+        return type(self)(make_node("abs", (single(self, "abs takes one value"),), {}, {}).outputs)  # type: ignore[call-arg]

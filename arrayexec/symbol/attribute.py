@@ -11,13 +11,12 @@ from ..errors import ArgumentError
 HIDDEN_KEYS = ("ctx_group", "lr_mult", "wd_mult", "force_mirroring", "mirror_stage")
 """Keys that are stored as ``__key__`` and read under both spellings."""
 
-_STORED = {key: f"__{key}__" for key in HIDDEN_KEYS}
-_SHORT = {stored: key for key, stored in _STORED.items()}
+_SHORT = {f"__{key}__": key for key in HIDDEN_KEYS}
 
 
 def stored_key(key: str) -> str:
     """The key under which a node keeps ``key``: hidden ones between double underscores."""
-    return _STORED.get(key, key)
+    return f"__{key}__" if key in HIDDEN_KEYS else key
 
 
 def is_hidden(key: str) -> bool:

@@ -14,7 +14,7 @@ from ..attribute_text import to_text
 from ..errors import AttributeValueError, CompositionError, near_miss
 from ..registry import Op, get_op, make_op
 from . import naming
-from .attribute import HIDDEN_KEYS, deprecated_suffix, is_hidden, scoped, stored_key, texts_only
+from .attribute import deprecated_suffix, is_hidden, scoped, stored_key, texts_only
 from .graph import Entry, Node, Source, place, post_order
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -59,7 +59,7 @@ def _split(
     for key, value in ({**around, **own} if around else own).items():
         if key in form.attributes:
             values[key] = value
-        elif key in HIDDEN_KEYS or is_hidden(key):
+        elif is_hidden(stored_key(key)):
             hidden[stored_key(key)] = _text(value)
         elif cls.rest:
             values[key] = value

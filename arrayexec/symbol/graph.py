@@ -102,14 +102,11 @@ class Graph:
         self.owner: list[int] = []
         by_name: dict[str, int] = {}
         for node in post_order(heads):
-            if node.op is None and node.name in by_name:
-                self.index[id(node)] = by_name[node.name]
-                self._unify(self.nodes[by_name[node.name]], node)
-                continue
             number = len(self.nodes)
-            if node.op is None:
-                by_name[node.name] = number
-            self.index[id(node)] = number
+            self.index[id(node)] = kept = by_name.setdefault(node.name, number) if node.op is None else number
+            if kept < number:
+                self._unify(self.nodes[kept], node)
+                continue
             self.nodes.append(node)
             self.first.append(len(self.owner))
             signature = node.signature

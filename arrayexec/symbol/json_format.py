@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from ..errors import AttributeValueError, FileFormatError, UnknownOperatorError, near_miss
 from ..registry import Op, all_names, find_op, get_op, make_op, signature_of
-from .attribute import HIDDEN_KEYS, deprecated_suffix, is_hidden, stored_key
+from .attribute import deprecated_suffix, is_hidden, stored_key
 from .graph import Entry, Node, post_order
 
 WRITTEN_VERSION = 10901
@@ -211,7 +211,7 @@ class _Reader:
         moved = []
         for key, text in texts.items():
             suffix = deprecated_suffix(key)
-            if key in HIDDEN_KEYS or key in known or is_hidden(key) or cls.rest:
+            if key in known or is_hidden(stored_key(key)) or cls.rest:
                 kept[stored_key(key)] = text
             elif suffix is not None:
                 moved.append((key[: -len(suffix) - 1], suffix, text))

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import ArgumentError, CompositionError
 from ..registry import Form, Op, find_op, get_op
+from .algebra import single
 from .compose import make_node
 from .graph import Entry
 from .symbol import Symbol
@@ -29,7 +30,7 @@ def apply(op_name: str, positional: tuple[Any, ...], keywords: Mapping[str, Any]
     named: dict[str, Entry] = {}
     for key, value in keywords.items():
         if isinstance(value, Symbol):
-            named[key] = _single(op_name, key, given.pop(key))
+            named[key] = single(given.pop(key), f"{op_name}: input '{key}' must be one value")
         elif value is None and key in form.forward.parameters and key not in form.attributes:
             del given[key]  # an input that is left out
     if form.variadic is not None and len(positional) == 1 and isinstance(positional[0], list | tuple):
@@ -44,16 +45,8 @@ def apply(op_name: str, positional: tuple[Any, ...], keywords: Mapping[str, Any]
         if not isinstance(value, Symbol):
             _by_position(op_name, form, positional[position:], given)
             break
-        inputs.append(_single(op_name, position, value))
+        inputs.append(single(value, f"{op_name}: input {position} must be one value"))
     return Symbol(make_node(op_name, inputs, named, given, name=name, attr=attr).outputs)
-
-
-def _single(op_name: str, where: str | int, value: Symbol) -> Entry:
-    if len(value) != 1:
-        raise CompositionError(
-            f"{op_name}: input {where!r} must be one value, but {value!r} has {len(value)} outputs; take one: symbol[0]"
-        )
-    return value.heads[0]
 
 
 def _by_position(op_name: str, form: Form, values: tuple[Any, ...], given: dict[str, Any]) -> None:
