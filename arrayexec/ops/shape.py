@@ -95,6 +95,15 @@ def balance(data: list[Any], out: list[Any], equation: Equation) -> bool:
     return bool(whole % part == 0)
 
 
+def solve(s: Any, found: Sequence[Equation], whose: str, turn: int = 1) -> None:
+    """Make all equations true, of shapes read backwards if ``turn`` is -1; refuse ``data`` if they cannot be."""
+    data, out = list(s.data[::turn]), list(s.out[::turn])
+    for equation in found:
+        if not balance(data, out, equation):
+            s.fail("data", f"must have as many values as {whose}, but it is {format_shape(s.data)}")
+    s.data, s.out = tuple(data[::turn]), tuple(out[::turn])
+
+
 @register_op(aliases=("reshape",))
 class Reshape(View):
     """``out`` = ``data`` in C order under another shape, of as many values.
@@ -155,11 +164,7 @@ class Reshape(View):
         found, fixed = said  # type: ignore[misc]
         count = sum(len(right) for _, right in found)
         s.out = tuple(fixed.get(i, UNKNOWN) for i in range(count))[::turn]
-        data, out = list(s.data[::turn]), list(s.out[::turn])
-        for equation in found:
-            if not balance(data, out, equation):
-                s.fail("data", f"must have as many values as shape {wanted} makes, but it is {format_shape(s.data)}")
-        s.data, s.out = tuple(data[::turn]), tuple(out[::turn])
+        solve(s, found, f"shape {wanted} makes", turn)
 
 
 @register_op(aliases=("flatten",))
@@ -171,15 +176,9 @@ class Flatten(View):
 
     def infer(self, s: Any) -> None:
         s.out = (UNKNOWN, UNKNOWN)
-        if s.data is ANY:
-            return
         if not s.data:
             s.fail("data", "must have at least one dim")
-        data, out = list(s.data), list(s.out)
-        for equation in (((0,), (0,)), (tuple(range(1, len(data))), (1,))):
-            if not balance(data, out, equation):
-                s.fail("data", f"must have as many values as {format_shape(s.out)}, but it is {format_shape(s.data)}")
-        s.data, s.out = tuple(data), tuple(out)
+        solve(s, [((0,), (0,)), (tuple(range(1, len(s.data))), (1,))], format_shape(s.out))
 
 
 @register_op
@@ -209,8 +208,6 @@ class squeeze(View):
     def infer(self, s: Any) -> None:
         if self.axis is None:
             s.out = tuple(dim for dim in s.data if dim != 1) or (1,)
-            return
-        if s.data is ANY:
             return
         for axis in self.axis:
             check_axis(s, "data", axis)
@@ -460,8 +457,6 @@ class Concat(Op):
             check_axis(s, f"arg{position}", self.dim, shape)
         for others in distinct(replace(shape, self.dim, UNKNOWN) for shape in (*s.data, s.out)):
             s.data, s.out = (others,) * self.num_args, others
-        if s.out is ANY:
-            return
         lengths = [shape[self.dim] for shape in s.data]
         s.out = replace(s.out, self.dim, sum(lengths))
         missing = [i for i, length in enumerate(lengths) if length is UNKNOWN]
@@ -527,13 +522,11 @@ class SliceChannel(Op):
             s.out = (drop(s.data, self.axis),) * self.num_outputs
             return
         check_axis(s, "out", self.axis, piece)
-        if piece is not ANY:
-            s.data = replace(piece, self.axis, piece[self.axis] * self.num_outputs)
-        if s.data is not ANY:
-            whole, count = s.data[self.axis], self.num_outputs
-            if whole is not UNKNOWN and whole % count:
-                s.fail("data", f"must be a multiple of {count} in dim {self.axis}, but it is {format_shape(s.data)}")
-            s.out = (replace(s.data, self.axis, whole // count),) * count
+        s.data = replace(piece, self.axis, piece[self.axis] * self.num_outputs)
+        whole, count = s.data[self.axis], self.num_outputs
+        if whole is not UNKNOWN and whole % count:
+            s.fail("data", f"must be a multiple of {count} in dim {self.axis}, but it is {format_shape(s.data)}")
+        s.out = (replace(s.data, self.axis, whole // count),) * count
 
     def _pieces(self, whole: Any) -> list[Any]:
         """Views of ``whole``, one an output."""
