@@ -145,8 +145,7 @@ class Attribute(NamedTuple):
         except _Wrong:
             shown = repr(value) if len(repr(value)) < 80 else repr(value)[:77] + "…"
             options = self.text.removeprefix("one of ").split(", ") if self.text.startswith("one of ") else ()
-            close = near_miss(value, options) if isinstance(value, str) and options else ""
-            close = close if "did you mean" in close else ""
+            close = near_miss(value, options, shown=0) if isinstance(value, str) else ""
             raise AttributeValueError(
                 f"{where}: attribute '{self.name}' must be {self.text}, but it is {shown}{close}"
             ) from None

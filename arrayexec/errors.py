@@ -139,12 +139,12 @@ class BlobFreedError(ArrayExecError, KeyError, RuntimeError):
 
 
 def near_miss(name: str, candidates: Iterable[str], shown: int = 8) -> str:
-    """``; did you mean 'x'?`` or ``; there are: a, b`` for a name nobody knows (empty without candidates)."""
+    """``; did you mean 'x'?`` or, of at most ``shown`` candidates, ``; there are: a, b`` for a name nobody knows."""
     known = list(dict.fromkeys(candidates))
     close = difflib.get_close_matches(str(name), known, n=2, cutoff=0.6)
     if close:
         return "; did you mean " + " or ".join(repr(item) for item in close) + "?"
-    if not known:
+    if not known or not shown:
         return ""
     listed = ", ".join(known[:shown]) + (f", … ({len(known)} in all)" if len(known) > shown else "")
     return f"; there are: {listed}"

@@ -59,7 +59,7 @@ def save(path: Path, arrays: Mapping[str, Any] | Sequence[Any]) -> None:
     target = os.fspath(path)
     for name in names:
         if not isinstance(name, str):
-            raise FileFormatError(f"save {target!r}: names must be text, but one is {name!r}")
+            raise FileFormatError(f"save {target!r}: names must be texts, but one is {name!r}")
     with _replacing(target) as file:
         if target.endswith(".npz"):
             _save_npz(file, target, names or [f"arr_{i}" for i in range(len(values))], values)
@@ -84,7 +84,9 @@ class _ParamsReader:
         """The file must have ``nbytes`` more bytes, which are read next."""
         self.at = self.file.tell()
         if nbytes > self.size - self.at:
-            self.fail(f"{what} needs {nbytes} bytes, but the file ends after {self.size - self.at} (truncated?)")
+            self.fail(
+                f"{nbytes} bytes must follow for {what}, but the file ends after {self.size - self.at} (truncated?)"
+            )
 
     def number(self, form: str, what: str) -> int:
         width = struct.calcsize("<" + form)
@@ -110,7 +112,7 @@ class _ParamsReader:
         self.item = ""
         number = self.count("the number of names", 8)
         if number not in (0, len(arrays)):
-            self.fail(f"there must be 0 or {len(arrays)} names, one an array, but there are {number}")
+            self.fail(f"there must be 0 or {len(arrays)} names, one for each array, but there are {number}")
         named: dict[str, Array | None] = {}
         for i in range(number):
             self.item = f" (name {i})"
@@ -138,7 +140,7 @@ class _ParamsReader:
         if magic in (_V2, _V3):
             kind = self.number("i", "the storage type")
             if kind not in (_DENSE, _ROW_SPARSE, _CSR):
-                self.fail(f"the storage type must be 0, 1 or 2, but it is {kind}")
+                self.fail(f"the storage type must be 0 (dense), 1 (row-sparse) or 2 (CSR), but it is {kind}")
             stored = self.shape("the stored shape") if kind != _DENSE else None
             shape = self.shape("the shape", unknown_allowed=magic == _V3)
         elif magic == _V1:
@@ -236,7 +238,9 @@ def _save_params(file: BinaryIO, path: str, names: list[str], arrays: list[Array
         code = _CODES.get(array.dtype.newbyteorder("<"))
         if code is None:
             known = ", ".join(map(str, _CODES))
-            raise FileFormatError(f"save {path!r}: {label} must be {known}, but it is {array.dtype}")
+            raise FileFormatError(
+                f"save {path!r}: {label} must be one of {known}, but it is {array.dtype}; .npz has more"
+            )
         if array.ndim == 0:
             raise ShapeError(f"save {path!r}: {label} must have a dim, but it is 0-d; reshape it to (1,)")
         file.write(struct.pack(f"<Iii{array.ndim}q", _V2, _DENSE, array.ndim, *array.shape))
@@ -276,8 +280,11 @@ def _load_npy(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: str) -> Ar
         if kind.hasobject:
             raise FileFormatError(f"{where}: it holds Python objects (a pickle), which are not read")
         stated, there = math.prod(shape) * kind.itemsize, entry.file_size - member.tell()
-        if stated != there or entry.file_size > _DEFLATE_RATIO * (entry.compress_size + 1):
+        if stated != there:
             raise FileFormatError(f"{where}: {kind} {shape} needs {stated} bytes, but there are {there}")
+        packed = entry.compress_size
+        if entry.file_size > _DEFLATE_RATIO * (packed + 1):
+            raise FileFormatError(f"{where}: {packed} packed bytes cannot hold the {entry.file_size} that are stated")
         member.seek(0)
         return npy.read_array(member, allow_pickle=False)
 
@@ -286,7 +293,8 @@ def _save_npz(file: BinaryIO, path: str, names: list[str], arrays: list[Array | 
     with zipfile.ZipFile(file, "w", allowZip64=True) as archive:
         for name, array in zip(names, arrays, strict=True):
             if array is None or array.dtype.hasobject:
-                raise FileFormatError(f"save {path!r}: {name!r} must be an array of numbers")
+                kind = "None" if array is None else array.dtype
+                raise FileFormatError(f"save {path!r}: array {name!r} must be of numbers, but it is {kind}")
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 numpy.lib.format.write_array(member, array, allow_pickle=False)
 

@@ -42,7 +42,7 @@ class CustomOp:
         elif req != "null":
             raise ArgumentError(
                 f"assign: req must be 'write', 'inplace', 'add' or 'null', but it is {req!r}"
-                + near_miss(req, ("write", "inplace", "add", "null"))
+                + near_miss(str(req), ("write", "inplace", "add", "null"), shown=0)
             )
 
 

@@ -19,10 +19,10 @@ FAMILIES: dict[str, str] = {
     "random": "Dropout",
     "activation": "Activation LeakyReLU",
     "softmax": "softmax softmin log_softmax SoftmaxActivation",
-    "loss": "SoftmaxOutput Softmax LinearRegressionOutput LogisticRegressionOutput MAERegressionOutput MakeLoss make_loss "
-    "BlockGrad stop_gradient softmax_cross_entropy",
-    "shape": "Flatten flatten Reshape reshape transpose expand_dims squeeze SwapAxis swapaxes slice slice_axis crop Crop "
-    "Concat concat SliceChannel split",
+    "loss": "SoftmaxOutput Softmax LinearRegressionOutput LogisticRegressionOutput MAERegressionOutput MakeLoss "
+    "make_loss BlockGrad stop_gradient softmax_cross_entropy",
+    "shape": "Flatten flatten Reshape reshape transpose expand_dims squeeze SwapAxis swapaxes slice slice_axis crop "
+    "Crop Concat concat SliceChannel split",
     "index": "pick take one_hot",
     "embed": "Embedding",
     "constant": "_zeros _ones _full _arange zeros_like ones_like",

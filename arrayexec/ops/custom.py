@@ -100,8 +100,8 @@ class Custom(Op):
             found[2:] = [[None] * counts[2]]
         if list(map(len, found)) != counts:
             raise OperatorDefinitionError(
-                f"Custom '{self.op_type}': {what} must return lists for inputs ({counts[0]}), outputs ({counts[1]}) and "
-                f"auxiliary states ({counts[2]}), but it returned {answer}"
+                f"Custom '{self.op_type}': {what} must return lists for inputs ({counts[0]}), outputs ({counts[1]}) "
+                f"and auxiliary states ({counts[2]}), but it returned {answer}"
             )
         return found
 
@@ -123,10 +123,11 @@ class Custom(Op):
 
     def prepare(self, known: Any, context: Any) -> operator.CustomOp:
         shapes = [list(shape) for shape in known.data]
-        made = self._prop.create_operator(context, shapes, [kind.type for kind in known.dtype("data")])
+        made: Any = self._prop.create_operator(context, shapes, [kind.type for kind in known.dtype("data")])
         if not isinstance(made, operator.CustomOp):
-            fact = f"create_operator must return a CustomOp, not {made!r}"
-            raise OperatorDefinitionError(f"Custom '{self.op_type}': {fact}")
+            raise OperatorDefinitionError(
+                f"Custom '{self.op_type}': create_operator must return a CustomOp, but it returned {made!r}"
+            )
         return made
 
     def forward(self, xp: Any, is_train: bool, state: Any, data: Many, aux: Many, out: Many, hidden: Many) -> None:

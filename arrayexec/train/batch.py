@@ -86,7 +86,7 @@ class DataBatch:
             if arrays is not None and not isinstance(arrays, (list, tuple)):
                 raise AttributeValueError(
                     f"DataBatch: {role} must be a list of arrays, one for each name, "
-                    f"but it is a {type(arrays).__name__}"
+                    f"but its type is {type(arrays).__name__}"
                 )
         self.data = data
         self.label = label
@@ -186,8 +186,7 @@ class Shard:
             raise AttributeValueError(f"{who}: batch_size must be at least 1, but it is {batch_size}")
         if not 1 <= num_shards <= batch_size:
             raise AttributeValueError(
-                f"{who}: a global batch of {batch_size} rows can be divided among 1 to {batch_size} shards, "
-                f"but num_shards is {num_shards}"
+                f"{who}: with batch_size={batch_size}, num_shards must be in 1..{batch_size}, but it is {num_shards}"
             )
         if not 0 <= shard_id < num_shards:
             raise AttributeValueError(

@@ -324,7 +324,7 @@ class FusedRNN(Initializer):
         overall = self.init or getattr(desc, "global_init", None)
         if overall is None or overall is self:
             raise AttributeValueError(
-                f"FusedRNN: an initialiser for the pieces of {str(desc)!r} must be given as init="
+                f"FusedRNN: an initialiser for the pieces of {str(desc)!r} must be given as init=, but there is none"
             )
         prefix = desc.removesuffix("parameters")
         host = numpy.zeros(array.shape, array.dtype)

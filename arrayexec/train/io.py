@@ -61,7 +61,7 @@ class NDArrayIter(DataIter):
         self.data = _named_arrays(who, data, data_name)
         self.label = [] if label is None else _named_arrays(who, label, label_name)
         if not self.data:
-            raise AttributeValueError(f"{who}: data must hold at least one array")
+            raise AttributeValueError(f"{who}: data must hold at least one array, but it holds none")
         self.num_data = _common_rows(who, self.data + self.label)
         self.shard = Shard(who, batch_size, num_shards, shard_id)
         super().__init__(self.shard.size)
@@ -287,7 +287,7 @@ class PrefetchingIter(_Wrapper):
     ) -> None:
         self.iters = [iters] if isinstance(iters, DataIter) else list(iters)
         if not self.iters:
-            raise AttributeValueError("PrefetchingIter: at least one iterator is needed")
+            raise AttributeValueError("PrefetchingIter: there must be at least one iterator, but there is none")
         super().__init__(self.iters[0].batch_size)
         self.provide_data = _renamed([it.provide_data for it in self.iters], rename_data, "rename_data")
         self.provide_label = _renamed([it.provide_label for it in self.iters], rename_label, "rename_label")
@@ -316,7 +316,10 @@ class PrefetchingIter(_Wrapper):
         if not present:
             return False
         if len(present) < len(batches):
-            raise ShapeError("PrefetchingIter: all iterators must have the same number of batches")
+            raise ShapeError(
+                "PrefetchingIter: all iterators must have the same number of batches, but number "
+                f"{batches.index(None)} has ended before another"
+            )
         if len({batch.pad for batch in present}) > 1:
             raise ShapeError(
                 "PrefetchingIter: all iterators must pad alike, but a batch has the pads "

@@ -85,9 +85,7 @@ class EvalMetric:
     def _picked(self, arrays: Mapping[str, Array], names: Sequence[str] | None, role: str) -> list[Array]:
         for name in names or ():
             if name not in arrays:
-                raise UnknownNameError(
-                    f"metric {self.name!r}: there must be a {role} {name!r}{near_miss(name, arrays)}"
-                )
+                raise UnknownNameError(f"metric {self.name!r}: there is no {role} {name!r}{near_miss(name, arrays)}")
         return [arrays[name] for name in (arrays if names is None else names)]
 
     def state(self) -> Host:
@@ -125,8 +123,8 @@ class EvalMetric:
         labels, preds = ([arrays] if hasattr(arrays, "shape") else list(arrays) for arrays in (labels, preds))
         if len(labels) != len(preds):
             raise ShapeError(
-                f"metric {self.name!r}: there must be one label for each prediction, but there are "
-                f"{len(labels)} labels and {len(preds)} predictions"
+                f"metric {self.name!r}: there must be as many label arrays as predictions, but there are "
+                f"{len(labels)} and {len(preds)}"
             )
         for label, pred in zip(labels, preds, strict=True):
             yield asnumpy(label), asnumpy(pred)

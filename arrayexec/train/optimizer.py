@@ -219,8 +219,8 @@ class Optimizer:
         """Set the learning rate; raises AttributeValueError where a scheduler gives it."""
         if self.lr_scheduler is not None:
             raise AttributeValueError(
-                f"{type(self).__name__}: the learning rate is that of its {type(self.lr_scheduler).__name__} "
-                "and cannot be set; change lr_scheduler.base_lr"
+                f"{type(self).__name__}: the learning rate is that of its {type(self.lr_scheduler).__name__}, "
+                "so it cannot be set; change lr_scheduler.base_lr"
             )
         self.lr = lr
 
@@ -402,10 +402,10 @@ class Updater:
         mine = type(self.optimizer).__name__.lower()
         missing = [name for name in ("optimizer", "num_update", "counts", "states") if name not in saved]
         if missing:
-            raise CheckpointError(f"updater: the saved states must have {missing[0]!r}, but have {list(saved)}")
+            raise CheckpointError(f"updater: the saved states must have {missing[0]!r}, but they have {list(saved)}")
         if saved["optimizer"] != mine:
             raise CheckpointError(
-                f"updater: the saved states must be of the optimizer {mine!r}, but are of {saved['optimizer']!r}"
+                f"updater: the saved states must be of the optimizer {mine!r}, but they are of {saved['optimizer']!r}"
             )
         self.optimizer.num_update = saved["num_update"]
         self.optimizer.update_counts = dict(saved["counts"])
@@ -419,13 +419,13 @@ class Updater:
             return state
         if sorted(saved) != sorted(state):
             raise CheckpointError(
-                f"updater: the saved state of {key!r} must have {sorted(state)}, but has {sorted(saved)}"
+                f"updater: the saved state of {key!r} must have {sorted(state)}, but it has {sorted(saved)}"
             )
         for name, array in state.items():
             if saved[name].shape != array.shape:
                 raise CheckpointError(
                     f"updater: the saved {name} of {key!r} must have the shape {array.shape}, "
-                    f"but has {saved[name].shape}"
+                    f"but it has {saved[name].shape}"
                 )
             copyto(array, saved[name])
         return state

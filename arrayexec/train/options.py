@@ -14,7 +14,7 @@ def one_of(who: str, option: str, value: str, known: Sequence[str]) -> str:
     """``value``, if it is one of ``known``; raises AttributeValueError otherwise."""
     if value not in known:
         raise AttributeValueError(
-            f"{who}: {option} must be one of {', '.join(known)}, but it is {value!r}{near_miss(value, known)}"
+            f"{who}: {option} must be one of {', '.join(known)}, but it is {value!r}{near_miss(value, known, shown=0)}"
         )
     return value
 

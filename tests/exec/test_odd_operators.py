@@ -183,7 +183,7 @@ def replace(req: Any, source: Any, target: Any) -> None:
         (dict(backward=replace), "Custom 'odd': backward must write into in_grad[0], but it put another array in its place; use self.assign(in_grad[0], req[0], value)"),
         (dict(infer_shape=lambda self, shapes: None), "Custom 'odd': infer_shape must return lists for inputs (1), outputs (1) and auxiliary states (0), but it returned None"),
         (dict(infer_shape=lambda self, shapes: ([shapes[0]], 5, [])), "Custom 'odd': infer_shape must return lists for inputs (1), outputs (1) and auxiliary states (0), but it returned ([[2, 3]], 5, [])"),
-        (dict(create_operator=lambda self, *a: None), "Custom 'odd': create_operator must return a CustomOp, not None"),
+        (dict(create_operator=lambda self, *a: None), "Custom 'odd': create_operator must return a CustomOp, but it returned None"),
     ],
 )  # fmt: skip
 def test_custom_operators_with_mistakes(options: dict[str, Any], text: str) -> None:

@@ -160,7 +160,7 @@ def test_shards_draw_the_same_keys_and_share_the_rows(last_batch, shards):
         ({"batch_size": 50, "buckets": [5]}, "a full batch of 50 sentences"),
         ({"buckets": [0, 5]}, "lengths of at least 1"),
         ({"buckets": []}, "lengths of at least 1"),
-        ({"num_shards": 3}, "1 to 2 shards"),
+        ({"num_shards": 3}, "num_shards must be in 1..2, but it is 3"),
     ],
 )
 def test_refusals(options, text):

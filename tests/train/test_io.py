@@ -208,7 +208,7 @@ def test_protocol_methods():
             "did you mean 'roll_over'",
         ),
         ({"data": numbers(4), "batch_size": 0}, AttributeValueError, "at least 1"),
-        ({"data": numbers(4), "batch_size": 2, "num_shards": 3}, AttributeValueError, "1 to 2 shards"),
+        ({"data": numbers(4), "batch_size": 2, "num_shards": 3}, AttributeValueError, "num_shards must be in 1..2, but it is 3"),
         (
             {"data": numbers(4), "batch_size": 2, "num_shards": 2, "shard_id": 2},
             AttributeValueError,

@@ -162,7 +162,7 @@ def test_functions():
     assert pair.name == "custom(<lambda>)"
     pair.update([numpy.zeros(4)], [numpy.arange(4.0), numpy.ones(9)])
     assert pair.get()[1] == 1.5
-    with pytest.raises(ShapeError, match="1 labels and 2 predictions"):
+    with pytest.raises(ShapeError, match="but there are 1 and 2"):
         one.update([numpy.zeros(4)], [numpy.arange(4.0), numpy.ones(9)])
 
 
@@ -172,7 +172,7 @@ def test_arrays_by_name():
     arrays = {"softmax_output": scores, "aux_output": numpy.zeros(3)}
     one.update_dict({"x": numpy.zeros(3), "y": numpy.arange(3)}, arrays)
     assert one.get()[1] == 1.0
-    with pytest.raises(UnknownNameError, match="there must be a label 'y'"):
+    with pytest.raises(UnknownNameError, match="there is no label 'y'"):
         one.update_dict({"yy": numpy.arange(3)}, arrays)
     both = metric.CompositeEvalMetric([one, metric.Loss(output_names=["aux_output"])])
     both.update_dict({"y": numpy.arange(3)}, arrays)

@@ -322,16 +322,16 @@ def test_states_that_do_not_fit():
     updater = optimizer.Updater(optimizer.create("adam"))
     updater("w", numpy.ones(3), numpy.ones(3))
     saved = updater.get_states()
-    with pytest.raises(CheckpointError, match="must be of the optimizer 'sgd', but are of 'adam'"):
+    with pytest.raises(CheckpointError, match="must be of the optimizer 'sgd', but they are of 'adam'"):
         optimizer.Updater(optimizer.create("sgd")).set_states(saved)
     with pytest.raises(CheckpointError, match="must have 'counts'"):
         updater.set_states({"optimizer": "adam", "num_update": 1})
     other = optimizer.Updater(optimizer.create("adam"))
     other.set_states(saved)
-    with pytest.raises(CheckpointError, match=r"saved mean of 'w' must have the shape \(4,\), but has \(3,\)"):
+    with pytest.raises(CheckpointError, match=r"saved mean of 'w' must have the shape \(4,\), but it has \(3,\)"):
         other("w", numpy.ones(4), numpy.ones(4))
     other.set_states(saved | {"states": {"w": {"mean": numpy.ones(3)}}})
-    with pytest.raises(CheckpointError, match=r"must have \['mean', 'var'\], but has \['mean'\]"):
+    with pytest.raises(CheckpointError, match=r"must have \['mean', 'var'\], but it has \['mean'\]"):
         other("w", numpy.ones(3), numpy.ones(3))
 
 

@@ -117,7 +117,7 @@ def test_sparse_arrays_come_dense(tmp_path: Path) -> None:
 
 GOOD = dense((2,), 0, b"\0" * 8)
 HOSTILE = {
-    "an empty file": (b"", 0, "the magic number needs 8 bytes, but the file ends after 0 (truncated?)"),
+    "an empty file": (b"", 0, "8 bytes must follow for the magic number, but the file ends after 0 (truncated?)"),
     "another format": (
         b"\x89PNG\r\n\x1a\n" * 4,
         0,
@@ -131,13 +131,13 @@ HOSTILE = {
     "an array larger than the file": (
         params(dense((2**40, 2**20), 0, b"")),
         64,
-        "the values (float32 (1099511627776, 1048576)) needs 4611686018427387904 bytes, "
+        "4611686018427387904 bytes must follow for the values (float32 (1099511627776, 1048576)), "
         "but the file ends after 8 (truncated?)",
     ),
     "a product of dims past 64 bits": (
         params(dense((2**62, 2**62), 0, b"")),
         64,
-        f"the values (float32 ({2**62}, {2**62})) needs {2**126} bytes, but the file ends after 8 (truncated?)",
+        f"{2**126} bytes must follow for the values (float32 ({2**62}, {2**62})), but the file ends after 8 (truncated?)",
     ),
     "no elements, impossible dims": (
         params(dense((0, 2**62, 4), 1, b"")),
@@ -160,7 +160,7 @@ HOSTILE = {
         24,
         "an array begins with a rank up to 32 or 0xf993fac8 to 0xf993faca, but here is 0x21",
     ),
-    "an unknown storage": (params(struct.pack("<Ii", V2, 3)), 28, "the storage type must be 0, 1 or 2, but it is 3"),
+    "an unknown storage": (params(struct.pack("<Ii", V2, 3)), 28, "the storage type must be 0 (dense), 1 (row-sparse) or 2 (CSR), but it is 3"),
     "an unknown type": (
         params(dense((2,), 8, b"")),
         52,
@@ -169,7 +169,7 @@ HOSTILE = {
     "names for some": (
         params(GOOD, GOOD, names=(b"a",)),
         104,
-        "there must be 0 or 2 names, one an array, but there are 1",
+        "there must be 0 or 2 names, one for each array, but there are 1",
     ),
     "a name twice": (params(GOOD, GOOD, names=(b"a", b"a")), 129, "names must differ, but 'a' occurs twice"),
     "a name longer than the file": (
@@ -297,9 +297,9 @@ def test_what_cannot_be_written(tmp_path: Path) -> None:
         (
             [np.ones(2, np.complex64)],
             FileFormatError,
-            "array 0 must be float32, float64, float16, uint8, int32, int8, int64, bool, but it is complex64",
+            "array 0 must be one of float32, float64, float16, uint8, int32, int8, int64, bool, but it is complex64; .npz has more",
         ),
-        ({1: np.ones(2)}, FileFormatError, "names must be text, but one is 1"),
+        ({1: np.ones(2)}, FileFormatError, "names must be texts, but one is 1"),
     ]
     for arrays, kind, text in cases:
         with pytest.raises(kind) as caught:
@@ -307,6 +307,6 @@ def test_what_cannot_be_written(tmp_path: Path) -> None:
         assert str(caught.value) == f"save {str(path)!r}: {text}"
     with pytest.raises(FileFormatError) as caught:
         save(tmp_path / "b.npz", [None])
-    assert str(caught.value).endswith("'arr_0' must be an array of numbers")
+    assert str(caught.value).endswith("array 'arr_0' must be of numbers, but it is None")
     assert path.read_bytes() == before
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.params"]

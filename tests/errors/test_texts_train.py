@@ -1,0 +1,350 @@
+"""Every refusal of the training kit and of files of arrays: its whole text.
+
+The texts stand in ``texts_train.txt``; how they are recorded: ``recorder.py``.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from arrayexec import files, sym
+from arrayexec.train import initializer, lr_scheduler, metric, optimizer, rnn
+from arrayexec.train.batch import Shard
+from arrayexec.train.io import BucketSentenceIter, DataBatch, DataIter, NDArrayIter, PrefetchingIter, ResizeIter
+from arrayexec.train.monitor import Monitor
+from tests.errors.recorder import PACKAGE, Faults, Recorder, section
+from tests.unit.test_files import V2, dense, params, shape
+
+RECORDER = Recorder(
+    Path(__file__).parent / "texts_train.txt",
+    [*sorted((PACKAGE / "train").rglob("*.py")), PACKAGE / "files.py"],
+    internal={"StopIteration"},
+)
+case, cases = RECORDER.case, RECORDER.cases
+
+Var = sym.Variable
+
+
+def zeros(*dims: int) -> np.ndarray:
+    return np.zeros(dims, np.float32)
+
+
+# --- files: .params --------------------------------------------------------------------------------------------------
+
+
+def loads(data: bytes, name: str = "a.params") -> Callable[[], Any]:
+    """A case: load a file of these bytes."""
+
+    def call() -> Any:
+        Path(name).write_bytes(data)
+        return files.load(name)
+
+    return call
+
+
+def sparse(kind: int, stored: tuple[int, ...], dims: tuple[int, ...], *indices: np.ndarray) -> bytes:
+    """The record of a sparse float32 array with zeros as values."""
+    head = struct.pack("<Ii", V2, kind) + shape(*stored) + shape(*dims) + struct.pack("<iii", 1, 0, 0)
+    codes = {"<i8": 6, "<f4": 0}
+    for index in indices:
+        head += struct.pack("<i", codes[index.dtype.str]) + shape(*index.shape)
+    return head + bytes(4 * int(np.prod(stored))) + b"".join(index.tobytes() for index in indices)
+
+
+def longs(*values: int) -> np.ndarray:
+    return np.array(values, "<i8")
+
+
+ONE = dense((1,), 0, bytes(4))
+
+cases(
+    params_magic=loads(struct.pack("<Q", 7)),
+    params_short=loads(struct.pack("<Q", 0x112)),
+    params_count=loads(params(ONE, count=1 << 40)),
+    params_array_magic=loads(params(struct.pack("<I", 99))),
+    params_storage=loads(params(struct.pack("<Ii", V2, 5))),
+    params_rank=loads(params(struct.pack("<Iii", V2, 0, 40))),
+    params_dims=loads(params(struct.pack("<Iiiq", V2, 0, 1, -2))),
+    params_type=loads(params(dense((1,), 8, bytes(4)))),
+    params_values=loads(params(dense((1 << 20,), 0, b""))),
+    params_impossible_dims=loads(params(dense((1 << 62, 1 << 62, 0), 0, b""))),
+    params_names_count=loads(params(ONE, ONE, names=(b"a",))),
+    params_names_length=loads(params(ONE)[:-8] + struct.pack("<QQ", 1, 1 << 40)),
+    params_names_text=loads(params(ONE, names=(b"\xff",))),
+    params_names_twice=loads(params(ONE, ONE, names=(b"a", b"a"))),
+    params_rest=loads(params(ONE) + b"more"),
+    sparse_shape=loads(params(sparse(2, (1,), (2, 2, 2), longs(0, 1), longs(0)))),
+    sparse_size=loads(params(sparse(1, (0, 1 << 40), (4, 1 << 40), longs()))),
+    sparse_index_type=loads(params(sparse(1, (1, 2), (3, 2), np.zeros(1, "<f4")))),
+    sparse_index=loads(params(sparse(1, (1, 2), (3, 2), longs(3)))),
+    sparse_rows=loads(params(sparse(1, (1, 3), (3, 2), longs(0)))),
+    sparse_csr=loads(params(sparse(2, (1,), (2, 2), longs(0, 1), longs(0)))),
+    sparse_csr_rows=loads(params(sparse(2, (1,), (2, 2), longs(0, 2, 1), longs(0)))),
+    save_name=lambda: files.save("a.params", {5: zeros(2)}),
+    save_type=lambda: files.save("a.params", {"a": np.zeros(2, complex)}),
+    save_number=lambda: files.save("a.params", [zeros()]),
+)
+
+# --- files: npz ------------------------------------------------------------------------------------------------------
+
+
+def npy(array: Any, version: tuple[int, int] = (1, 0)) -> bytes:
+    out = io.BytesIO()
+    np.lib.format.write_array(out, np.asanyarray(array), version)
+    return out.getvalue()
+
+
+def packed(*members: tuple[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for name, data in members:
+            archive.writestr(zipfile.ZipInfo(name), data)
+    return out.getvalue()
+
+
+@case
+def npz_bomb() -> None:
+    large = npy(zeros(1 << 18))
+    head = large[: -(4 << 18)]
+    data = bytearray(packed(("a.npy", head)))
+    entry = data.rindex(b"PK\x01\x02")  # the central directory, which says how much there is
+    data[entry + 24 : entry + 28] = struct.pack("<I", len(large))
+    loads(data, "a.npz")()
+
+
+@case
+def npz_names_twice() -> None:
+    loads(packed(("a.npy", npy(zeros(1))), ("a", npy(zeros(1)))), "a.npz")()
+
+
+cases(
+    npz_cut=loads(packed(("a.npy", npy(zeros(1))))[:40], "a.npz"),
+    npz_version=loads(packed(("a.npy", npy(zeros(1), (3, 0)))), "a.npz"),
+    npz_objects=loads(packed(("a.npy", npy(np.array([None])))), "a.npz"),
+    npz_size=loads(packed(("a.npy", npy(zeros(2))[:-4])), "a.npz"),
+    save_npz_none=lambda: files.save("a.npz", {"a": None}),
+    save_npz_objects=lambda: files.save("a.npz", {"a": np.array([None])}),
+)
+
+# --- batches and iterators -------------------------------------------------------------------------------------------
+
+
+class Stopped(DataIter):
+    """Says that there is a batch, but not which."""
+
+    def iter_next(self) -> bool:
+        return True
+
+
+class Ended(DataIter):
+    """Never has a batch."""
+
+    provide_data = provide_label = []
+
+    def iter_next(self) -> bool:
+        return False
+
+
+def iterator(rows: int = 4, batch_size: int = 2, **options: Any) -> NDArrayIter:
+    return NDArrayIter(zeros(rows, 3), zeros(rows), batch_size, **options)
+
+
+def sentences(*lengths: int, **options: Any) -> BucketSentenceIter:
+    return BucketSentenceIter([[1] * length for length in lengths], **{"batch_size": 2, **options})
+
+
+cases(
+    batch_no_list=lambda: DataBatch(zeros(2), [zeros(2)]),
+    iterator_no_batches=lambda: next(DataIter()),
+    iterator_no_data=lambda: next(Stopped()),
+    shard_rows=lambda: Shard("NDArrayIter", 0, 1, 0),
+    shard_count=lambda: iterator(num_shards=3),
+    shard_number=lambda: iterator(num_shards=2, shard_id=2),
+    array_iter_nothing=lambda: NDArrayIter([]),
+    array_iter_texts=lambda: NDArrayIter(np.array(["a"])),
+    array_iter_names=lambda: NDArrayIter({"a": zeros(2)}, {"a": zeros(2)}),
+    array_iter_rows=lambda: NDArrayIter(zeros(2, 3), zeros(3)),
+    array_iter_no_rows=lambda: NDArrayIter(zeros(0, 3)),
+    array_iter_last_batch=lambda: iterator(last_batch_handle="rollover"),
+    resize_ended=lambda: ResizeIter(Ended(), 3).iter_next(),
+    prefetching_nothing=lambda: PrefetchingIter([]),
+    prefetching_lengths=lambda: list(PrefetchingIter([iterator(4), iterator(2)])),
+    prefetching_pads=lambda: list(PrefetchingIter([iterator(4), iterator(3)])),
+    prefetching_names_count=lambda: PrefetchingIter([iterator(), iterator()], rename_data=[{"data": "left"}]),
+    prefetching_names=lambda: PrefetchingIter(iterator(), rename_data=[{"dta": "left"}]),
+    sentences_no_bucket=lambda: sentences(3, 4, 5),
+    sentences_no_batch=lambda: sentences(3, buckets=[3, 5]),
+    sentences_lengths=lambda: sentences(3, 3, buckets=[0, 3]),
+    sentences_layout=lambda: sentences(3, 3, layout="NTC"),
+)
+
+# --- metrics ---------------------------------------------------------------------------------------------------------
+
+
+def updated(name: Any, label: Any, pred: Any, **options: Any) -> Callable[[], Any]:
+    return lambda: metric.create(name, **options).update([label], [pred])
+
+
+cases(
+    metric_name=lambda: metric.create("acurracy"),
+    metric_no_update=lambda: metric.EvalMetric().update([], []),
+    metric_output=lambda: metric.create("acc", output_names=["softmax"]).update_dict(
+        {"label": zeros(2)}, {"softmax_output": zeros(2, 3)}
+    ),
+    metric_label=lambda: metric.create("acc", label_names=["label"]).update_dict({}, {}),
+    metric_counts=lambda: metric.create("acc").update([zeros(2)], [zeros(2, 3), zeros(2, 3)]),
+    metric_samples=updated("acc", zeros(3), zeros(2, 3)),
+    metric_class=updated("ce", np.array([0, 3]), np.ones((2, 3))),
+    metric_number=lambda: metric.create(["acc", "ce"]).get_metric(2),
+    metric_top_one=lambda: metric.create("top_k_accuracy"),
+    metric_average=lambda: metric.create("f1", average="mean"),
+    metric_no_score=lambda: type("Half", (metric._Averaged,), {"width": 1})().score(1.0),
+    metric_no_distance=lambda: metric._UpdateMean().distance(zeros(2)),
+)
+
+# --- optimizers and learning rates -----------------------------------------------------------------------------------
+
+
+def states(**changed: Any) -> dict[str, Any]:
+    """What an updater of Adam has saved for one parameter, with changes."""
+    updater = optimizer.get_updater(optimizer.create("adam"))
+    updater("w", zeros(3), zeros(3))
+    return updater.get_states() | changed
+
+
+def restored(name: str, saved: dict[str, Any], size: int = 3) -> None:
+    updater = optimizer.get_updater(optimizer.create(name))
+    updater.set_states(saved)
+    updater("w", zeros(size), zeros(size))
+
+
+def scheduled() -> optimizer.Optimizer:
+    return optimizer.create("sgd", lr_scheduler=lr_scheduler.FactorScheduler(5))
+
+
+cases(
+    optimizer_name=lambda: optimizer.create("adma"),
+    optimizer_option=lambda: optimizer.create("sgd", momentun=0.9),
+    optimizer_no_rule=lambda: optimizer.Optimizer().update("w", zeros(2), zeros(2), {}),
+    optimizer_gradient=lambda: optimizer.create("sgd").update("w", zeros(2), zeros(3), {}),
+    optimizer_scheduled=lambda: scheduled().set_learning_rate(0.1),
+    updater_incomplete=lambda: restored("adam", {"optimizer": "adam"}),
+    updater_optimizer=lambda: restored("sgd", states()),
+    updater_state=lambda: restored("adam", states(states={"w": {"mean": zeros(3)}})),
+    updater_shape=lambda: restored("adam", states(), size=4),
+    rate_warmup=lambda: lr_scheduler.FactorScheduler(5, base_lr=0.1, warmup_steps=2, warmup_begin_lr=0.2),
+    rate_warmup_mode=lambda: lr_scheduler.FactorScheduler(5, warmup_mode="linar"),
+    rate_step=lambda: lr_scheduler.FactorScheduler(0),
+    rate_steps_no_list=lambda: lr_scheduler.MultiFactorScheduler(5),
+    rate_steps=lambda: lr_scheduler.MultiFactorScheduler([5, 3]),
+    rate_factor=lambda: lr_scheduler.FactorScheduler(5, factor=2.0),
+    monitor_interval=lambda: Monitor(0),
+)
+
+# --- first values ----------------------------------------------------------------------------------------------------
+
+
+def filled(init: Any, array: Any, name: str = "fc_weight") -> Any:
+    return init(initializer.InitDesc(name), array)
+
+
+@case
+def initializer_load_unnamed() -> None:
+    files.save("a.params", [zeros(2)])
+    initializer.Load("a.params")
+
+
+cases(
+    initializer_name=lambda: initializer.create("xaviar"),
+    initializer_text=lambda: initializer.create("[zero]"),
+    initializer_no_rule=lambda: filled(initializer.Uniform(), zeros(2), "fc_wieght"),
+    initializer_class=lambda: filled(initializer.Initializer(), zeros(2)),
+    initializer_option=lambda: initializer.Xavier(factor_type="both"),
+    initializer_rank=lambda: filled(initializer.Xavier(), zeros(3)),
+    initializer_gates=lambda: initializer.LSTMBias().init_array(zeros(6), "lstm_i2h_bias"),
+    initializer_fused=lambda: initializer.FusedRNN(None, 2, 1, "lstm").init_array(zeros(72), "lstm_parameters"),
+    initializer_fused_size=lambda: initializer.FusedRNN("zero", 2, 1, "lstm").init_array(zeros(71), "lstm_parameters"),
+    initializer_mixed_counts=lambda: initializer.Mixed(["fc"], []),
+    initializer_mixed_none=lambda: filled(initializer.Mixed(["conv"], [initializer.Zero()]), zeros(2)),
+    initializer_load_missing=lambda: filled(initializer.Load({"arg:fc_wieght": zeros(2)}), zeros(2)),
+    initializer_load_shape=lambda: filled(initializer.Load({"arg:fc_weight": zeros(3)}), zeros(2)),
+)
+
+# --- recurrent cells -------------------------------------------------------------------------------------------------
+
+
+def shared_params() -> None:
+    stack = rnn.SequentialRNNCell(params=rnn.RNNParams())
+    stack.add(rnn.RNNCell(2, params=rnn.RNNParams("rnn_")))
+
+
+def modified() -> rnn.BaseRNNCell:
+    cell = rnn.LSTMCell(2)
+    rnn.ResidualCell(cell)
+    return cell
+
+
+def modified_stack() -> rnn.BaseRNNCell:
+    stack = rnn.SequentialRNNCell()
+    rnn.ResidualCell(stack)
+    return stack
+
+
+def modified_modifier() -> rnn.BaseRNNCell:
+    cell = rnn.ResidualCell(rnn.LSTMCell(2))
+    rnn.ZoneoutCell(cell)
+    return cell
+
+
+def fused_pieces() -> dict[str, Any]:
+    cell = rnn.FusedRNNCell(2, mode="rnn_tanh", prefix="r_")
+    return {**cell.unpack_weights({"r_parameters": zeros(14)}), "r_l0_h2h_bias": zeros(3)}
+
+
+cases(
+    cell_no_states=lambda: rnn.BaseRNNCell("a_").state_info,
+    cell_no_steps=lambda: rnn.FusedRNNCell(2)(Var("x"), []),
+    cell_modified=lambda: modified().begin_state(),
+    cell_modified_stack=lambda: modified_stack().begin_state(),
+    cell_modified_modifier=lambda: modified_modifier().begin_state(),
+    cell_weights_missing=lambda: rnn.LSTMCell(2).unpack_weights({"lstm_i2h_wieght": zeros(8, 3)}),
+    cell_layout=lambda: rnn.LSTMCell(2).unroll(2, Var("x"), layout="NC"),
+    cell_inputs_two=lambda: rnn.LSTMCell(2).unroll(2, sym.Group([Var("x"), Var("y")])),
+    cell_inputs_count=lambda: rnn.LSTMCell(2).unroll(3, [Var("x"), Var("y")]),
+    cell_fused_mode=lambda: rnn.FusedRNNCell(2, mode="ltsm"),
+    cell_fused_piece=lambda: rnn.FusedRNNCell(2, mode="rnn_tanh", prefix="r_").pack_weights(fused_pieces()),
+    cell_kernel=lambda: rnn.ConvLSTMCell((1, 3, 8, 8), 2, h2h_kernel=(2, 3)),
+    cell_conv_layout=lambda: rnn.ConvLSTMCell((1, 8, 8, 3), 2, conv_layout="NHWC"),
+    cell_params_twice=shared_params,
+    cell_states_count=lambda: modified_stack()(Var("x"), [Var("s")]),
+    cell_zoneout=lambda: rnn.ZoneoutCell(rnn.FusedRNNCell(2)),
+)
+
+# --- the tests -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def found() -> Faults:
+    return RECORDER.run()
+
+
+@pytest.mark.parametrize("name", RECORDER.calls)
+def test_text(name: str, found: Faults) -> None:
+    assert name in found, "nothing was refused"
+    assert section(name, found[name]) == RECORDER.written().get(name)
+
+
+def test_no_text_is_left_over() -> None:
+    assert list(RECORDER.written()) == list(RECORDER.calls)
+
+
+def test_every_refusal_is_reached(found: Faults) -> None:
+    assert RECORDER.missing(found) == []
