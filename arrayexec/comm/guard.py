@@ -163,29 +163,17 @@ class Guard:
     def _peer_failure(self, operation: Operation) -> CollectiveError:
         left, me = self._left(operation), self._link.rank
         if not left:
-            others = self._elsewhere(operation)
-            rows = [(f"rank {rank}", self._heard[rank]["text"]) for rank in others]
-            fact = f"the ranks are in different collectives: rank {me} waits in {operation}"
-            for rank, text in rows[:1]:
-                fact += f", {rank} in {text}"
-            return CollectiveError(
-                message(
-                    fact,
-                    [(f"rank {me}", str(operation)), *rows],
-                    f"collective number {operation.number}",
-                    "every rank must run the same number of steps and the same calls in the same order",
-                )
-            )
+            rows = [(f"rank {rank}", self._heard[rank]["text"]) for rank in self._elsewhere(operation)]
+            other, text = rows[0]
+            fact = f"the ranks are in different collectives: rank {me} waits in {operation}, {other} in {text}"
+            rows.insert(0, (f"rank {me}", str(operation)))
+            hint = "every rank must run the same number of steps and the same calls in the same order"
+            return CollectiveError(message(fact, rows, f"collective number {operation.number}", hint))
+        fact = f"{_named(left)} left (exit) while rank {me} waits for it in {operation}"
         rows = [(f"rank {rank} left after", self._heard[rank]["text"] or "no collective") for rank in left]
         rows.append((f"rank {me} waits in", str(operation)))
-        return PeerFailure(
-            message(
-                f"{_named(left)} left (exit) while rank {me} waits for it in {operation}",
-                rows,
-                "collectives",
-                "every rank must run the same number of steps; what ends early must end on all ranks",
-            )
-        )
+        hint = "every rank must run the same number of steps; what ends early must end on all ranks"
+        return PeerFailure(message(fact, rows, "collectives", hint))
 
     def _timeout(self, operation: Operation, limit: float) -> CollectiveError:
         me, now = self._link.rank, time.monotonic()
