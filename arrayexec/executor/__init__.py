@@ -1,10 +1,11 @@
 """Executors: symbols bound to arrays."""
 
 from .arena import Arena, InputPool, allocate_segment, note_write, pool_of
-from .bind import assemble, bind, borrow, grad_requests, inferred, simple_bind
+from .bind import assemble, bind, simple_bind
 from .executor import Executor
+from .parts import Inferred, inferred
 
 __all__ = [
-    "Arena", "Executor", "InputPool", "allocate_segment", "assemble", "bind", "borrow", "grad_requests", "inferred",
-    "note_write", "pool_of", "simple_bind",
+    "Arena", "Executor", "Inferred", "InputPool", "allocate_segment", "assemble", "bind", "inferred", "note_write",
+    "pool_of", "simple_bind",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..context import Context
+from ..context import Context, copyto
 from ..errors import BusyExecutorError
 
 Array = Any
@@ -22,8 +22,11 @@ class Tenant(Protocol):
 
     title: str
 
-    def drop_views(self) -> None:
-        """Forget every array that lies in shared memory; it is bound again on the next use."""
+    def drop_views(self, stale: str = "") -> None:
+        """Forget every array that lies in shared memory; it is bound again on the next use.
+
+        ``stale``: why a backward of the last forward would be wrong, if it would.
+        """
 
 
 class WriteMark:
@@ -58,10 +61,15 @@ def note_write(array: Array, words: str) -> None:
         mark.words = words
 
 
-def apart(pairs: Sequence[tuple[Array, Array]]) -> list[tuple[Array, Array]]:
-    """(target, source) pairs to be copied in turn; a source that lies in one of the targets is replaced by a copy."""
-    if len(pairs) < 2:
-        return list(pairs)
+def write(pairs: Sequence[tuple[Array, Array]], words: str) -> None:
+    """Copy (target, source) pairs, sources as they were before the first copy, and tell that arguments were written."""
+    for target, source in _apart(pairs) if len(pairs) > 1 else pairs:
+        copyto(target, source)
+        note_write(target, words)
+
+
+def _apart(pairs: Sequence[tuple[Array, Array]]) -> list[tuple[Array, Array]]:
+    """The same pairs; a source that lies in one of the targets is replaced by a copy."""
     targets = [target for target, _ in pairs]
     same = {id(target) for target in targets}
     hosts = [target for target in targets if isinstance(target, np.ndarray)]
@@ -77,18 +85,32 @@ def apart(pairs: Sequence[tuple[Array, Array]]) -> list[tuple[Array, Array]]:
     return [(target, source.copy() if overwritten(source) else source) for target, source in pairs]
 
 
-class Arena:
+class _Shared:
+    """Memory of several executors, whose views of it are dropped before it grows."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self._tenants: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def join(self, tenant: Tenant) -> None:
+        """Count an executor among those whose views are dropped before growth."""
+        self._tenants.add(tenant)
+
+    def _drop_views(self, stale: str = "") -> None:
+        for tenant in list(self._tenants):
+            tenant.drop_views(stale)
+
+
+class Arena(_Shared):
     """The bytes in which the plans of one device's executors keep their internals: as large as the largest plan.
 
     Growth first drops the views of every live executor, then frees, then allocates.
     """
 
     def __init__(self, context: Context) -> None:
-        self.context = context
+        super().__init__(context)
         self.buffer: Array = None
-        self.generation = 0
-        self.last: tuple[str, int] = ("", 0)  # who ran in it, and which run
-        self._tenants: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.last: tuple[str, int] = ("", 0)  # title and id of the executor that ran in it
         self._lock = threading.Lock()
         self._holder = ""
 
@@ -97,18 +119,12 @@ class Arena:
         """Bytes held now."""
         return 0 if self.buffer is None else int(self.buffer.size)
 
-    def join(self, tenant: Tenant) -> None:
-        """Count an executor among those whose views are dropped before growth."""
-        self._tenants.add(tenant)
-
     def reserve(self, nbytes: int) -> None:
         """Make the arena at least ``nbytes`` large."""
         if self.buffer is not None and nbytes <= self.nbytes:
             return
-        for tenant in list(self._tenants):
-            tenant.drop_views()
+        self._drop_views()
         self.buffer = None
-        self.generation += 1
         self.buffer = self.context.allocate(nbytes, "arena")
 
     @contextmanager
@@ -126,21 +142,15 @@ class Arena:
             self._lock.release()
 
 
-class InputPool:
+class InputPool(_Shared):
     """Inputs by name, shared between buckets: each executor's input is a prefix view of the largest one's bytes.
 
     Works on any mapping name → array (``shared_data_arrays``); entries are replaced by larger ones when needed.
     """
 
     def __init__(self, arrays: MutableMapping[str, Array], context: Context) -> None:
+        super().__init__(context)
         self.arrays = arrays
-        self.context = context
-        self.generation = 0
-        self._tenants: weakref.WeakSet[Any] = weakref.WeakSet()
-
-    def join(self, tenant: Tenant) -> None:
-        """Count an executor among those whose views are dropped before growth."""
-        self._tenants.add(tenant)
 
     def fits(self, name: str, shape: Sequence[int], dtype: Any) -> bool:
         """True if the entry ``name`` is there and has bytes enough."""
@@ -150,10 +160,8 @@ class InputPool:
     def view(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
         """The input ``name`` in a bucket's shape and type; grows the entry if it is too small."""
         if not self.fits(name, shape, dtype):
-            for tenant in list(self._tenants):
-                tenant.drop_views()
+            self._drop_views("the shared inputs have grown since the last forward")
             self.arrays.pop(name, None)
-            self.generation += 1
             self.arrays[name] = self.context.zeros(shape, dtype, "input")
         held = self.arrays[name]
         flat = held.reshape(-1).view(np.uint8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
@@ -9,23 +10,16 @@ from typing import Any
 import numpy as np
 
 from ..context import Context
-from ..dims import from_user, known
-from ..errors import BindError, ShapeError, TypeInferenceError, UnknownNameError, format_shape, message, near_miss
+from ..dims import from_user
+from ..errors import BindError, ShapeError, UnknownNameError, format_shape, near_miss
 from ..plan import Rewrite
-from ..symbol.graph import Graph
-from ..symbol.infer import infer_shapes, infer_types
 from .arena import Arena, InputPool, allocate_segment, pool_of
-from .checks import check_context, check_gradient, check_lender, check_overlap, context_for, element_type, same_context
-from .executor import Binding, Executor
+from .checks import check_context, check_gradient, check_overlap, context_for, same_context
+from .executor import Executor
+from .parts import Binding, Inferred, Spec, inferred
 
 Array = Any
-MAX_DIMS, MAX_BYTES = 64, 2**62  # what an array can have at all
 REQUESTS = ("write", "add", "null")
-
-
-
-def _names(graph: Graph, numbers: Sequence[int]) -> list[str]:
-    return [graph.nodes[i].name for i in numbers]
 
 
 def grad_requests(names: Sequence[str], grad_req: Any) -> dict[str, str]:
@@ -67,45 +61,14 @@ def _by_name(names: Sequence[str], given: Any, title: str, needed: bool) -> dict
     return {name: by_name[name] for name in names if by_name.get(name) is not None}
 
 
-def inferred(
-    graph: Graph, shapes: Mapping[str, Any], types: Mapping[str, Any], call: str
-) -> tuple[list[Any], list[np.dtype[Any]]]:
-    """Complete shapes and types of all entries; ShapeError lists the variables whose shape does not follow."""
-    found = infer_shapes(graph, shapes, call)
-    numbers = {name: element_type(name, kind, call) for name, kind in types.items() if kind is not None}
-    unknown = [
-        (node.name, format_shape(None if not _ranked(found[graph.first[i]]) else found[graph.first[i]]))
-        for i, node in enumerate(graph.nodes)
-        if node.op is None and not known(found[graph.first[i]])
-    ]
-    hidden = next((i for i, shape in enumerate(found) if not known(shape)), None)
-    if unknown or hidden is not None:
-        names = ", ".join(f"'{name}'" for name, _ in unknown[:3]) or f"'{graph.entry_name(hidden or 0)}'"
-        raise ShapeError(
-            message(f"{call}: the shapes given do not say the shape of {names}", unknown[:12], "unknown shapes",
-                    "give their shapes by keyword, or by Variable(shape=…)")
-        )  # fmt: skip
-    kinds = infer_types(graph, numbers, call, np.float32)
-    for entry, (shape, kind) in enumerate(zip(found, kinds, strict=True)):
-        if kind is None:
-            raise TypeInferenceError(f"{call}: nothing says the element type of '{graph.entry_name(entry)}'")
-        if len(shape) > MAX_DIMS or math.prod(shape) * kind.itemsize > MAX_BYTES:
-            raise ShapeError(
-                f"{call}: '{graph.entry_name(entry)}' must have at most {MAX_DIMS} dims and {MAX_BYTES} bytes, "
-                f"but it is {kind.name} {format_shape(shape)}"
-            )
-    return found, kinds  # type: ignore[return-value]
-
-
-
-def _ranked(shape: Any) -> bool:
-    return isinstance(shape, tuple)
-
-
-
-
-
-
+def _check_lender(shared_exec: Any, context: Context, call: str) -> None:
+    """Refuse to share the memory of what is no executor, or one on another context."""
+    if shared_exec is None:
+        return
+    if not isinstance(shared_exec, Executor):
+        raise BindError(f"{call}: shared_exec must be an executor, but it is a {type(shared_exec).__name__}")
+    if shared_exec.context != context:
+        raise BindError(f"{call}: shared_exec must run on {context}, but it is {shared_exec.title}")
 
 
 def bind(
@@ -121,36 +84,32 @@ def bind(
     """
     context = context_for(ctx, "bind")
     same_context(context, group2ctx)
-    check_lender(shared_exec, context, "bind")
-    graph = Graph(symbol.heads)
-    names, aux_names = _names(graph, graph.arguments), _names(graph, graph.auxiliary)
+    _check_lender(shared_exec, context, "bind")
+    names = symbol.list_arguments()
     arguments = _by_name(names, args, "args", needed=True)
-    aux = _by_name(aux_names, aux_states, "aux_states", needed=True)
-    requests = grad_requests(names, grad_req)
+    aux = _by_name(symbol.list_auxiliary_states(), aux_states, "aux_states", needed=True)
+    asked = grad_requests(names, grad_req)
     gradients = _by_name(names, args_grad, "args_grad", needed=False)
-    requests = {name: requests[name] if name in gradients else "null" for name in names}
+    requests = {name: asked[name] if name in gradients else "null" for name in names}
     gradients = {name: array for name, array in gradients.items() if requests[name] != "null"}
     for title, arrays in (("argument", arguments), ("gradient", gradients), ("auxiliary state", aux)):
         check_context(context, arrays, title)
     given = {**arguments, **aux}
-    given_types = {n: a.dtype for n, a in given.items()}
-    shapes, types = inferred(graph, {n: tuple(a.shape) for n, a in given.items()}, given_types, "bind")
+    types = {name: array.dtype for name, array in given.items()}
+    found = inferred(symbol, {name: tuple(array.shape) for name, array in given.items()}, types, "bind")
     for name, gradient in gradients.items():
         check_gradient(name, gradient, arguments[name])
-    check_overlap(
-        arguments,
-        {**{f"the gradient of '{n}'": a for n, a in gradients.items()}, **{f"'{n}'": a for n, a in aux.items()}},
-    )
+    written = {f"the gradient of '{name}'": array for name, array in gradients.items()}
+    check_overlap(arguments, written | {f"'{name}'": array for name, array in aux.items()})
     arena = shared_exec.arena if shared_exec is not None else Arena(context)
     return Executor(
-        Binding(symbol, graph, context, shapes, types, requests, arguments, gradients, aux, arena,
-                rewrites=tuple(rewrites), tier=tier, threads=threads)
+        Binding(found, context, requests, arguments, gradients, aux, arena, rewrites=tuple(rewrites), tier=tier,
+                threads=threads)
     )  # fmt: skip
 
 
-def _user_shapes(graph: Graph, given: Mapping[str, Any], call: str) -> dict[str, Any]:
-    names = {node.name: None for node in graph.nodes if node.op is None}
-    found = {}
+def _user_shapes(symbol: Any, given: Mapping[str, Any], call: str) -> dict[str, Any]:
+    names, found = dict.fromkeys(symbol.list_inputs()), {}
     for name, shape in given.items():
         if name not in names:
             raise UnknownNameError(f"{call}: there is no argument '{name}'{near_miss(name, names)}")
@@ -181,67 +140,49 @@ def simple_bind(
     """
     context = context_for(ctx, "simple_bind")
     same_context(context, group2ctx)
-    check_lender(shared_exec, context, "simple_bind")
+    _check_lender(shared_exec, context, "simple_bind")
     for name, kind in (stype_dict or {}).items():
         if kind != "default":
             raise BindError(f"simple_bind: '{name}' must be dense (stype 'default'), but stype_dict asks for {kind!r}")
-    graph = Graph(symbol.heads)
-    names, aux_names = _names(graph, graph.arguments), _names(graph, graph.auxiliary)
-    given = _user_shapes(graph, shapes, "simple_bind")
+    names, aux_names = symbol.list_arguments(), symbol.list_auxiliary_states()
+    given = _user_shapes(symbol, shapes, "simple_bind")
     for name in type_dict or {}:
         if name not in names and name not in aux_names:
             raise UnknownNameError(f"simple_bind: type_dict: there is no argument '{name}'{near_miss(name, names)}")
-    found, types = inferred(graph, given, type_dict or {}, "simple_bind")
+    found = inferred(symbol, given, type_dict or {}, "simple_bind")
     requests = grad_requests(names, grad_req)
-    first = {graph.nodes[i].name: graph.first[i] for i in (*graph.arguments, *graph.auxiliary)}
-    specs = {name: (tuple(found[entry]), types[entry]) for name, entry in first.items()}
-    pool = None
-    if shared_data_arrays is None:
-        shared_data_arrays = shared_buffer
-    pooled: tuple[str, ...] = ()
     if isinstance(shared_arg_names, str):
         what = repr(shared_arg_names)
         raise BindError(f"simple_bind: shared_arg_names must be a list of names, but it is the text {what}")
-    lent = set(shared_arg_names or ())
-    shared = [n for n in names if n in lent]
-    if shared_data_arrays is not None:
-        arrays: Any = shared_data_arrays
-        if not isinstance(arrays, MutableMapping):
-            what = type(arrays).__name__
+    lent = set(shared_arg_names or ()).intersection(names)
+    pool, pooled = None, shared_data_arrays if shared_data_arrays is not None else shared_buffer
+    if pooled is not None:
+        mapping: Any = pooled
+        if not isinstance(mapping, MutableMapping):
+            what = type(mapping).__name__
             raise BindError(f"simple_bind: shared_data_arrays must be a dict of arrays by name, but it is a {what}")
-        pooled = tuple(name for name in names if name in given and name not in lent)
-        held = {name: shared_data_arrays.get(name) for name in pooled}
-        check_context(context, {name: array for name, array in held.items() if array is not None}, "shared input")
-        pool = pool_of(shared_data_arrays, context)
-    arguments = borrow(shared_exec, shared, specs) if shared else {}
-    aux = {}
-    if shared and shared_exec is not None:
-        aux = borrow(shared_exec, [n for n in shared_exec.aux_dict if n in set(aux_names)], specs)
-    gradients = {}
-    if shared and shared_exec is not None:
+        held = {name: pooled[name] for name in given if name not in lent and pooled.get(name) is not None}
+        check_context(context, held, "shared input")
+        pool = pool_of(pooled, context)
+    arguments, gradients, aux = {}, {}, {}
+    if lent:
+        if shared_exec is None:
+            raise BindError("bind: shared_exec is needed to share arguments by name")
+        arguments = _borrow(shared_exec, (n for n in names if n in lent), found.specs)
+        aux = _borrow(shared_exec, (n for n in shared_exec.aux_dict if n in aux_names), found.specs)
         gradients = {
-            n: g for n, g in shared_exec.grad_dict.items()
-            if n in lent and g is not None and requests.get(n, "null") != "null"
+            n: g for n, g in shared_exec.grad_dict.items() if n in lent and g is not None and requests[n] != "null"
         }  # fmt: skip
-    return assemble(
-        symbol, graph, context, found, types, requests, specs, arguments, gradients, aux, inputs=list(given), pool=pool,
-        pooled=pooled, arena=shared_exec.arena if shared_exec is not None else None,
-    )  # fmt: skip
+    arena = shared_exec.arena if shared_exec is not None else None
+    return assemble(found, context, requests, arguments, gradients, aux, list(given), pool, arena)
 
 
-def borrow(
-    lender: Executor | None, names: Iterable[str], specs: Mapping[str, tuple[tuple[int, ...], Any]]
-) -> dict[str, Array]:
+def _borrow(lender: Executor, names: Iterable[str], specs: Mapping[str, Spec]) -> dict[str, Array]:
     """Arguments and states of another executor by name; BindError naming what is missing or does not fit."""
-    if lender is None:
-        raise BindError("bind: shared_exec is needed to share arguments by name")
-    held = {**lender.arg_dict, **lender.aux_dict}
-    found = {}
+    held, found = {**lender.arg_dict, **lender.aux_dict}, {}
     for name in names:
         if name not in held:
-            raise BindError(
-                f"bind: '{name}' is to be shared, but {lender.title} has none{near_miss(name, held)}"
-            )
+            raise BindError(f"bind: '{name}' is to be shared, but {lender.title} has none{near_miss(name, held)}")
         shape, dtype = specs[name]
         if tuple(held[name].shape) != shape or held[name].dtype != dtype:
             raise BindError(
@@ -253,37 +194,31 @@ def borrow(
 
 
 def assemble(
-    symbol: Any, graph: Graph, context: Context, shapes: Sequence[Any], types: Sequence[Any],
-    requests: Mapping[str, str], specs: Mapping[str, tuple[tuple[int, ...], Any]], arguments: dict[str, Array],
-    gradients: dict[str, Array],
-    aux: dict[str, Array], *, inputs: Sequence[str] = (), pool: InputPool | None = None, pooled: tuple[str, ...] = (),
-    arena: Arena | None = None, rewrites: Sequence[Rewrite] = (),
+    found: Inferred, context: Context, requests: Mapping[str, str], arguments: Mapping[str, Array],
+    gradients: Mapping[str, Array], aux: Mapping[str, Array], inputs: Sequence[str], pool: InputPool | None = None,
+    arena: Arena | None = None,
 ) -> Executor:  # fmt: skip
-    """Allocate what is not given, by role and in flat segments, and make the executor."""
-    names, aux_names = _names(graph, graph.arguments), _names(graph, graph.auxiliary)
-    new = [n for n in names if n not in arguments and n not in pooled]
-    arguments = dict(arguments)
-    for role, members in (
-        ("input", [n for n in new if n in inputs]),
-        ("parameter", [n for n in new if n not in inputs]),
-    ):
-        if members:
-            arguments |= allocate_segment(context, role, {n: specs[n] for n in members})[1]
-    missing = [n for n in aux_names if n not in aux]
-    if missing:
-        aux = {**aux, **allocate_segment(context, "aux", {n: specs[n] for n in missing})[1]}
-    gradients = dict(gradients)
-    executor = Executor(
-        Binding(symbol, graph, context, shapes, types, requests, arguments, gradients, aux, arena or Arena(context),
-                pool, pooled, rewrites=tuple(rewrites))
-    )  # fmt: skip
+    """Allocate what is not given, by role and in flat segments (inputs in the ``pool``), and make the executor."""
+
+    def new(role: str, names: Iterable[str]) -> dict[str, Array]:
+        specs = {name: found.specs[name] for name in names}
+        return allocate_segment(context, role, specs)[1] if specs else {}
+
+    names = found.symbol.list_arguments()
+    missing = [n for n in names if n not in arguments]
+    pooled = tuple(n for n in missing if n in inputs) if pool is not None else ()
+    held = dict(arguments) | new("input", (n for n in missing if n in inputs and n not in pooled))
+    held |= new("parameter", (n for n in missing if n not in inputs))
+    states = {**aux, **new("aux", (n for n in found.symbol.list_auxiliary_states() if n not in aux))}
+    grads = dict(gradients)
+    binding = Binding(found, context, requests, held, grads, states, arena or Arena(context), pool, pooled)
+    executor = Executor(binding)
     wanted = [n for n in names if requests[n] != "null" and n not in gradients]
     if wanted:  # the plan says in which order they are finished
-        order = [n for n in executor.plan().gradient_order() if n in set(wanted)]
-        order += [n for n in wanted if n not in order]
-        for members in ([n for n in order if n not in inputs], [n for n in order if n in inputs]):
-            if members:
-                gradients |= allocate_segment(context, "gradient", {n: specs[n] for n in members})[1]
+        order = [n for n in executor.plan().gradient_order() if n not in gradients]
+        order += sorted(set(wanted).difference(order), key=wanted.index)
+        for of_inputs in (False, True):
+            grads |= new("gradient", (n for n in order if (n in inputs) == of_inputs))
     executor.bind_inputs()  # so that the mapping of shared inputs has them from the start
     return executor
 
@@ -291,13 +226,12 @@ def assemble(
 def reshaped(executor: Executor, partial_shaping: bool, allow_up_sizing: bool, shapes: Mapping[str, Any]) -> Executor:
     """See ``Executor.reshape``."""
     binding = executor._binding
-    graph, held = binding.graph, executor.arg_dict
-    given = _user_shapes(graph, shapes, "reshape")
-    found, types = inferred(graph, given, {n: a.dtype for n, a in {**held, **binding.aux}.items()}, "reshape")
-    first = {graph.nodes[i].name: graph.first[i] for i in (*graph.arguments, *graph.auxiliary)}
+    held, symbol = executor.arg_dict, executor.symbol
+    given = _user_shapes(symbol, shapes, "reshape")
+    found = inferred(symbol, given, {n: a.dtype for n, a in {**held, **binding.aux}.items()}, "reshape")
 
     def fitted(name: str, array: Array) -> Array:
-        shape = tuple(found[first[name]])
+        shape = found.specs[name][0]
         if tuple(array.shape) == shape:
             return array
         if name not in given and not partial_shaping:
@@ -314,11 +248,8 @@ def reshaped(executor: Executor, partial_shaping: bool, allow_up_sizing: bool, s
             return binding.context.zeros(shape, array.dtype, "input")
         return array.reshape(-1)[: math.prod(shape)].reshape(shape)
 
-    return Executor(
-        Binding(
-            binding.symbol, graph, binding.context, found, types, binding.grad_req,
-            {n: fitted(n, a) for n, a in held.items()}, {n: fitted(n, g) for n, g in binding.gradients.items()},
-            {n: fitted(n, a) for n, a in binding.aux.items()}, binding.arena, rewrites=binding.rewrites,
-            tier=binding.tier, threads=binding.threads,
-        )
-    )  # fmt: skip
+    arrays: dict[str, Any] = {
+        field: {name: fitted(name, array) for name, array in mapping.items()}
+        for field, mapping in (("arguments", held), ("gradients", binding.gradients), ("aux", binding.aux))
+    }
+    return Executor(dataclasses.replace(binding, inferred=found, pool=None, pooled=(), **arrays))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -11,146 +12,115 @@ from typing import Any
 
 import numpy as np
 
-from ..context import Context
 from ..errors import format_shape
+from ..plan.memory import times
 from ..plan.record import Plan, Step
-from ..registry import Op, find_body
-from ..streams import Stream
+from ..registry import find_body
+from ..streams import RunPosition, Stream
+from .parts import Binding
 
 Array = Any
 Call = Callable[[], Any]
 
 
-def _flat(binding: Any) -> tuple[int, ...]:
-    if isinstance(binding, tuple):
-        return tuple(b for b in binding if b is not None)
-    return (binding,) if isinstance(binding, int) else ()
+def _lane(calls: Sequence[Call]) -> None:
+    with np.errstate(all="ignore"):  # not inherited by threads
+        for call in calls:
+            call()
 
 
-class _Section:
-    """Steps that may run side by side: one list of calls a lane, each lane in a thread of the pool."""
-
-    def __init__(self, lanes: Sequence[Sequence[Call]], pool: ThreadPoolExecutor | None) -> None:
-        self.lanes, self.pool = lanes, pool
-
-    @staticmethod
-    def _lane(calls: Sequence[Call]) -> None:
-        with np.errstate(all="ignore"):  # not inherited by threads
-            for call in calls:
-                call()
-
-    def __call__(self) -> None:
-        if self.pool is None:
-            for calls in self.lanes:
-                self._lane(calls)
-            return
-        futures = [self.pool.submit(self._lane, calls) for calls in self.lanes]
-        for future in futures:
+def _side_by_side(lanes: Sequence[Sequence[Call]], threads: ThreadPoolExecutor | None) -> None:
+    """Run a section: one list of calls a lane, each lane in a thread if there are any."""
+    if threads is None:
+        for calls in lanes:
+            _lane(calls)
+    else:
+        for future in [threads.submit(_lane, calls) for calls in lanes]:
             future.result()
+
+
+def _poisoned(call: Call, blocks: Sequence[Array]) -> None:
+    call()
+    for block in blocks:
+        block.fill(255)  # NaN
 
 
 class BoundPlan:
     """Arrays for every value of a plan, and one call a step (a section of lanes is one call).
 
-    ``forward`` runs the steps up to the backward ones, ``backward`` the rest; ``updates=False`` leaves out the steps
-    that move auxiliary states (a repeated forward).
+    ``states`` are those of nodes by number; what is missing is made here.
     """
 
     def __init__(
-        self, plan: Plan, context: Context, buffer: Array, arguments: Mapping[str, Array],
-        gradients: Mapping[str, Array], aux: Mapping[str, Array], streams: Sequence[Stream],
-        states: Mapping[int, Any], tier: str, pool: ThreadPoolExecutor | None = None,
+        self, plan: Plan, binding: Binding, buffer: Array, arguments: Mapping[str, Array], aux: Mapping[str, Array],
+        states: dict[int, Any], position: RunPosition,
     ) -> None:  # fmt: skip
         self.plan = plan
-        named = {plan.arguments[n]: arguments[n] for n in plan.arguments}
-        named |= {plan.gradients[n]: gradients[n] for n in plan.gradients}
-        named |= {plan.aux[n]: aux[n] for n in plan.aux}
+        self._binding, self._states, self._position = binding, states, position
+        held = ((plan.arguments, arguments), (plan.gradients, binding.gradients), (plan.aux, aux))
+        named = {number: arrays[name] for numbers, arrays in held for name, number in numbers.items()}
         self.arrays: list[Array] = []
-        for number, value in enumerate(plan.values):
-            offset = plan.offsets[number]
-            if number in named:
-                self.arrays.append(named[number])
-            elif offset is not None:
-                self.arrays.append(context.view(buffer, offset, value.shape, value.dtype))
+        view = binding.context.view
+        for number, (value, offset) in enumerate(zip(plan.values, plan.offsets, strict=True)):
+            array = named.get(number)
+            if offset is not None:
+                array = view(buffer, offset, value.shape, value.dtype)
             elif value.base is not None:  # bytes of the user's array, which is in one piece (``strided`` of the plan)
                 whole = self.arrays[value.base].reshape(-1).view(np.uint8)
-                self.arrays.append(context.view(whole, value.offset, value.shape, value.dtype))
-            else:
-                self.arrays.append(None)
+                array = view(whole, value.offset, value.shape, value.dtype)
+            self.arrays.append(array)
         self.outputs = [self.arrays[v] for v in plan.outputs]
         self.head_gradients = [None if v is None else self.arrays[v] for v in plan.head_gradients]
-        self._xp, self._streams, self._states, self._tier = context.xp, streams, states, tier
         calls = [self._call(step) for step in plan.steps]
-        if os.environ.get("ARRAYEXEC_POISON") == "1":
-            self._poison(calls, context, buffer)
-        self.calls: list[Call] = []
-        self.steps: list[Step] = []
-        self._fold(calls, pool)
-        split = next((i for i, step in enumerate(self.steps) if step.phase == "backward"), len(self.steps))
-        self.forward_calls = self.calls[:split]
-        self.repeat_calls = [
-            c for c, step in zip(self.calls[:split], self.steps, strict=False) if step.phase != "update"
-        ]
-        self.backward_calls = self.calls[split:]
-        self.backward_steps = self.steps[split:]
-        self.ready = [(i + 1, step.ready) for i, step in enumerate(self.backward_steps) if step.ready]
+        if os.environ.get("ARRAYEXEC_POISON") == "1":  # bytes that nobody needs any more: a wrong lifetime shows
+            for number, dead in enumerate(plan.dead_after):
+                spans = [(plan.offsets[value] or 0, plan.values[value].nbytes) for value in dead]
+                blocks = [buffer[offset : offset + size] for offset, size in spans]
+                calls[number] = functools.partial(_poisoned, calls[number], blocks)
+        self._all: list[tuple[Call, Step]] = []
+        timed = zip(times(plan.steps), calls, plan.steps, strict=True)
+        for _, section in itertools.groupby(timed, lambda item: item[0]):
+            lanes: dict[int, list[Call]] = {}
+            for _, call, step in section:
+                lanes.setdefault(step.lane, []).append(call)
+            if step.lane >= 0:
+                call = functools.partial(_side_by_side, list(lanes.values()), binding.threads)
+            self._all.append((call, step))
+        self.forward_part = self._part("forward", "update")
+        self._repeated_part = self._part("forward")
+        self.backward_part = self._part("backward")
+        self._ready = [(i + 1, step.ready) for i, step in enumerate(self.backward_part[1]) if step.ready]
+
+    def _part(self, *phases: str) -> tuple[list[Call], list[Step]]:
+        part = [item for item in self._all if item[1].phase in phases]
+        return [call for call, _ in part], [step for _, step in part]
 
     def _call(self, step: Step) -> Call:
-        arrays = self.arrays
-        if step.kind == "copy":
-            target, source = (arrays[b] for b in _flat(step.bindings))
-            return functools.partial(self._xp.copyto, target, source)
-        if step.kind == "add":
-            bound = [arrays[b] for b in _flat(step.bindings)]  # the last two, summed into the first
-            return functools.partial(self._xp.add, *bound[-2:], bound[0])
+        if step.op is not None:
+            body = find_body(step.op, step.kind, self._binding.tier)
+            return functools.partial(body, *(self._bound(binding, step.node) for binding in step.bindings))
+        target, *sources = (self._bound(binding, step.node) for binding in step.bindings)
         if step.kind == "zero":
-            return functools.partial(arrays[_flat(step.bindings)[0]].fill, 0)
-        op: Op = step.op  # type: ignore[assignment]
-        special = {"xp": self._xp, "is_train": self.plan.is_train, "comm": None, "state": self._states.get(step.node)}
-        bound = []
-        for binding in step.bindings:
-            if isinstance(binding, int):
-                bound.append(arrays[binding])
-            elif isinstance(binding, tuple):
-                bound.append(tuple(None if b is None else arrays[b] for b in binding))
-            elif binding == "rng":
-                bound.append(self._streams[step.node])
-            else:
-                bound.append(special[binding] if binding is not None else None)
-        return functools.partial(find_body(op, step.kind, self._tier), *bound)
+            return functools.partial(target.fill, 0)
+        if step.kind == "copy":
+            return functools.partial(self._binding.context.xp.copyto, target, *sources)
+        return functools.partial(self._binding.context.xp.add, *[target, *sources][-2:], target)
 
-    def _poison(self, calls: list[Call], context: Context, buffer: Array) -> None:
-        """After each step fill the bytes nobody needs any more with NaN, so that a wrong lifetime shows."""
-        for number, dead in enumerate(self.plan.dead_after):
-            blocks = [
-                buffer[offset : offset + self.plan.values[value].nbytes]
-                for value in dead
-                if (offset := self.plan.offsets[value]) is not None
-            ]
-            if blocks:
-
-                def poisoned(call: Call = calls[number], blocks: Sequence[Array] = blocks) -> None:
-                    call()
-                    for block in blocks:
-                        block.fill(255)
-
-                calls[number] = poisoned
-
-    def _fold(self, calls: Sequence[Call], pool: ThreadPoolExecutor | None) -> None:
-        number, steps = 0, self.plan.steps
-        while number < len(steps):
-            if steps[number].lane < 0:
-                self.calls.append(calls[number])
-                self.steps.append(steps[number])
-                number += 1
-                continue
-            lanes: dict[int, list[Call]] = {}
-            first = number
-            while number < len(steps) and steps[number].lane >= 0 and steps[number].phase == steps[first].phase:
-                lanes.setdefault(steps[number].lane, []).append(calls[number])
-                number += 1
-            self.calls.append(_Section(list(lanes.values()), pool))
-            self.steps.append(steps[number - 1])
+    def _bound(self, binding: Any, node: int) -> Any:
+        """What a body of a node gets for one parameter."""
+        graph, context = self._binding.inferred.graph, self._binding.context
+        if isinstance(binding, int):
+            return self.arrays[binding]
+        if isinstance(binding, tuple):
+            return tuple(None if number is None else self.arrays[number] for number in binding)
+        if binding == "rng":
+            return Stream(graph.nodes[node].name, self._position, graph.twins[node])
+        if binding == "state":
+            if node not in self._states:
+                op: Any = graph.nodes[node].op
+                self._states[node] = op.prepare(self._binding.inferred.known(node), context)
+            return self._states[node]
+        return {"xp": context.xp, "is_train": self.plan.is_train}.get(binding)
 
     def run(self, calls: Sequence[Call], steps: Sequence[Step]) -> None:
         """Run ``calls`` in order; an exception from a body gets a note with node, shapes and the user's line."""
@@ -172,22 +142,16 @@ class BoundPlan:
         return "\n".join(lines)
 
     def forward(self, updates: bool = True) -> None:
-        """Run the forward steps."""
-        if updates:
-            self.run(self.forward_calls, self.steps)
-        else:
-            kept = [s for s in self.steps if s.phase == "forward"]
-            self.run(self.repeat_calls, kept)
+        """Run the forward steps; ``updates=False`` leaves out those that move auxiliary states (a repeated forward)."""
+        self.run(*(self.forward_part if updates else self._repeated_part))
 
     def backward(self, on_ready: Callable[[str], None] | None = None) -> None:
         """Run the backward steps; ``on_ready(argument)`` is called as soon as an argument's gradient is finished."""
-        if on_ready is None:
-            self.run(self.backward_calls, self.backward_steps)
-            return
+        calls, steps = self.backward_part
         start = 0
-        for stop, names in self.ready:
-            self.run(self.backward_calls[start:stop], self.backward_steps[start:stop])
+        for stop, names in self._ready if on_ready is not None else ():
+            self.run(calls[start:stop], steps[start:stop])
             start = stop
             for name in names:
-                on_ready(name)
-        self.run(self.backward_calls[start:], self.backward_steps[start:])
+                on_ready(name)  # type: ignore[misc]
+        self.run(calls[start:], steps[start:])

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..attribute_text import ELEMENT_TYPE, read_dtype
-from ..context import Context, context_of, current_context
+from ..context import Context, check_numbers, context_of, current_context
 from ..errors import AttributeValueError, BindError, ShapeError, TypeInferenceError, format_shape
-from .executor import Executor
 
 Array = Any
 
@@ -45,6 +44,16 @@ def check_context(context: Context, arrays: Mapping[str, Array], title: str) -> 
             )
         if not context.device.owns(array):
             raise BindError(f"bind: {title} '{name}' must lie on {context}, but it is an array of {context_of(array)}")
+
+
+def check_values(who: str, array: Any, shape: Sequence[int], found: str = "it", hint: str = "") -> None:
+    """Refuse what is no array of real numbers of a shape."""
+    if not hasattr(array, "shape"):
+        raise BindError(f"{who} must be an array, but it is a {type(array).__name__}")
+    if tuple(array.shape) != tuple(shape):
+        fact = f"{who} must be {format_shape(shape)}, but {found} is {format_shape(array.shape)}"
+        raise ShapeError(fact + hint)
+    check_numbers(who, array)
 
 
 def check_overlap(read: Mapping[str, Array], written: Mapping[str, Array]) -> None:
@@ -109,13 +118,3 @@ def same_context(context: Context, group2ctx: Mapping[str, Context] | None) -> N
                 f"bind: group2ctx puts '{group}' on {other}, but an executor runs on one context, which is {context}; "
                 "use a group of executors for several devices"
             )
-
-
-def check_lender(shared_exec: Any, context: Context, call: str) -> None:
-    """Refuse to share the memory of what is no executor, or one on another context."""
-    if shared_exec is None:
-        return
-    if not isinstance(shared_exec, Executor):
-        raise BindError(f"{call}: shared_exec must be an executor, but it is a {type(shared_exec).__name__}")
-    if shared_exec.context != context:
-        raise BindError(f"{call}: shared_exec must run on {context}, but it is {shared_exec.title}")

@@ -5,26 +5,16 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ..context import Context, check_numbers, copyto
-from ..errors import (
-    ArgumentError,
-    BindError,
-    NotBoundError,
-    ShapeError,
-    StaleForwardError,
-    UnknownNameError,
-    format_shape,
-    near_miss,
-)
-from ..plan import Plan, Rewrite, make_plan, needs_head_gradient
-from ..registry import Known
-from ..streams import RunPosition, Stream
-from ..symbol.graph import Graph
-from .arena import Arena, InputPool, WriteMark, apart, mark_arrays, note_write
+from ..context import copyto
+from ..errors import ArgumentError, BindError, NotBoundError, StaleForwardError, UnknownNameError, near_miss
+from ..plan import Plan, make_plan
+from ..streams import RunPosition
+from .arena import WriteMark, mark_arrays, write
 from .bound import BoundPlan
+from .checks import check_values
+from .parts import Binding
 from .watch import MonitorCallback, run_watched
 
 Array = Any
@@ -37,60 +27,30 @@ class _Run:
     """The last forward: what backward needs to know about it."""
 
     mode: str
-    step: int
-    first_row: int
-    marks: dict[WriteMark, int]
-    generation: int
-    pool_generation: int
-    kept: bool
-    """True while the arena still holds what backward reads."""
-    failed: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class Binding:
-    """What an executor is made of: the graph with known shapes and types, and its arrays by name."""
-
-    symbol: Any
-    graph: Graph
-    context: Context
-    shapes: Sequence[Any]
-    types: Sequence[Any]
-    grad_req: Mapping[str, str]
-    arguments: dict[str, Array]
-    gradients: dict[str, Array]
-    aux: dict[str, Array]
-    arena: Arena
-    pool: InputPool | None = None
-    pooled: tuple[str, ...] = ()
-    rewrites: tuple[Rewrite, ...] = ()
-    tier: str = "reference"
-    threads: ThreadPoolExecutor | None = None
+    kept: bool  # whether the arena still holds what backward reads
+    marks: dict[WriteMark, int] = dataclasses.field(default_factory=dict)
+    stale: str = ""  # why its backward would be wrong
+    finished: bool = False
 
 
 class Executor:
     """One symbol bound to arrays on one context; made by ``Symbol.bind`` and ``Symbol.simple_bind``.
 
     Arrays are plain and public: ``arg_dict grad_dict aux_dict outputs``. Outputs are valid until the next forward in
-    the same memory. ``step`` counts training forwards and ``first_row`` is the place of the first row in the global
-    batch; both address the random streams.
+    the same memory. ``symbol``, ``context`` and ``grad_req`` (write, add or null, by argument) are what was bound.
+    ``step`` counts training forwards and ``first_row`` is the place of the first row in the global batch; both address
+    the random streams. ``title`` names the executor in errors.
     """
 
     def __init__(self, binding: Binding) -> None:
         self._binding = binding
-        graph = binding.graph
-        self._names = [node.name for node in graph.nodes]
-        self._argument_names = [graph.nodes[i].name for i in graph.arguments]
-        self._aux_names = [graph.nodes[i].name for i in graph.auxiliary]
-        self._entry_of = {graph.nodes[i].name: graph.first[i] for i in graph.arguments}
-        self._shape_of = {name: tuple(binding.shapes[entry]) for name, entry in self._entry_of.items()}
+        self.symbol, self.context, self.grad_req = binding.inferred.symbol, binding.context, binding.grad_req
+        self._argument_names = self.symbol.list_arguments()
         self._arguments = dict(binding.arguments)
         self.arena = binding.arena
-        self.title = f"the executor of '{binding.symbol.name or 'a group'}' on {binding.context}"
-        self.step = 0
-        self.first_row = 0
-        self._position = RunPosition()
-        self._streams = [Stream(n, self._position, t) for n, t in zip(self._names, graph.twins, strict=True)]
+        self.title = f"the executor of '{self.symbol.name or 'a group'}' on {self.context}"
+        self.step = self.first_row = 0
+        self._position = RunPosition()  # that of the last forward
         self._plans: dict[str, Plan] = {}
         self._bound: dict[str, BoundPlan] = {}
         self._states: dict[int, Any] = {}
@@ -98,7 +58,6 @@ class Executor:
         self._monitor: MonitorCallback | None = None
         self._monitor_all = False
         self._pid = os.getpid()
-        self._needs_head = needs_head_gradient(graph, binding.grad_req)
         self._marks: set[WriteMark] | None = None
         self._outputs: list[Array] | None = None
         self.arena.join(self)
@@ -107,21 +66,6 @@ class Executor:
         self._aux_copies = {n: a.copy() for n, a in binding.aux.items() if not a.flags.c_contiguous}
 
     # --- arrays ------------------------------------------------------------------------------------------------
-
-    @property
-    def symbol(self) -> Any:
-        """The symbol that is bound."""
-        return self._binding.symbol
-
-    @property
-    def context(self) -> Context:
-        """Where the arrays lie."""
-        return self._binding.context
-
-    @property
-    def grad_req(self) -> Mapping[str, str]:
-        """Gradient request (write, add or null) of every argument."""
-        return self._binding.grad_req
 
     @property
     def arg_dict(self) -> dict[str, Array]:
@@ -142,7 +86,7 @@ class Executor:
     @property
     def aux_dict(self) -> dict[str, Array]:
         """Auxiliary states by name."""
-        return {name: self._binding.aux[name] for name in self._aux_names}
+        return {name: self._binding.aux[name] for name in self.symbol.list_auxiliary_states()}
 
     @property
     def arg_arrays(self) -> list[Array]:
@@ -170,76 +114,61 @@ class Executor:
     @property
     def output_dict(self) -> dict[str, Array]:
         """Output arrays by name; BindError if two outputs have one name."""
-        names = [self._binding.graph.entry_name(head) for head in self._binding.graph.heads]
+        names = self.symbol.list_outputs()
         twice = [name for i, name in enumerate(names) if name in names[:i]]
         if twice:
             raise BindError(f"{self.title} has several outputs named '{twice[0]}': use outputs[i]")
         return dict(zip(names, self.outputs, strict=True))
 
-    def drop_views(self) -> None:
-        """Forget arrays in shared memory (called before it grows)."""
+    def drop_views(self, stale: str = "") -> None:
+        """Forget arrays in shared memory, which grows; ``stale``: why a backward of the last forward would be wrong."""
         self._bound.clear()
-        self._outputs = None
-        self._marks = None
+        self._outputs = self._marks = None
         for name in self._binding.pooled:
             self._arguments.pop(name, None)
+        if self._run is not None:
+            self._run.kept, self._run.stale = False, stale or self._run.stale
 
     def bind_inputs(self) -> None:
         """Take views of the shared inputs; entries that are too small grow."""
-        binding = self._binding
-        if binding.pool is None:
+        pool, pooled, specs = self._binding.pool, self._binding.pooled, self._binding.inferred.specs
+        if pool is None:
             return
-        for name in binding.pooled:  # grow first, so that no view taken below is dropped again
-            if not binding.pool.fits(name, self._shape_of[name], self._type_of(name)):
-                binding.pool.view(name, self._shape_of[name], self._type_of(name))
-        for name in binding.pooled:
+        for name in pooled:  # grow first, so that no view taken below is dropped again
+            if not pool.fits(name, *specs[name]):
+                pool.view(name, *specs[name])
+        for name in pooled:
             if name not in self._arguments:
-                self._arguments[name] = binding.pool.view(name, self._shape_of[name], self._type_of(name))
-
-    def _type_of(self, name: str) -> Any:
-        return self._binding.types[self._entry_of[name]]
+                self._arguments[name] = pool.view(name, *specs[name])
 
     # --- plans -------------------------------------------------------------------------------------------------
 
     def plan(self, mode: str = TRAIN) -> Plan:
         """The plan of a mode ("train", "inference"): made when first asked for, runs nothing."""
         if mode not in self._plans:
-            binding = self._binding
+            binding, inferred = self._binding, self._binding.inferred
             indirect = frozenset(n for n, g in binding.gradients.items() if not g.flags.c_contiguous)
             strided = frozenset(n for n, a in binding.arguments.items() if not a.flags.c_contiguous)
             self._plans[mode] = make_plan(
-                binding.graph, binding.shapes, binding.types, binding.grad_req, is_train=mode == TRAIN,
+                inferred.graph, inferred.shapes, inferred.types, self.grad_req, is_train=mode == TRAIN,
                 backward=mode != INFER, indirect=indirect, strided=strided, rewrites=binding.rewrites,
-                alignment=binding.context.alignment,
+                alignment=self.context.alignment,
             )  # fmt: skip
         return self._plans[mode]
-
-    def _start_states(self) -> None:
-        graph = self._binding.graph
-        for number, node in enumerate(graph.nodes):
-            if node.signature is not None and node.op is not None:
-                entries = graph.values(number)
-                shapes = [self._binding.shapes[e] for e in entries]
-                known = Known(node.signature, shapes, [self._binding.types[e] for e in entries])
-                self._states[number] = node.op.prepare(known, self._binding.context)
 
     def _bind_plan(self, mode: str) -> BoundPlan:
         """The bound plan of a mode; shared memory grows here if it must."""
         plan = self.plan(mode)
         self.arena.reserve(plan.arena_bytes)
         self.bind_inputs()
-        bound = self._bound.get(mode)
-        if bound is None:
-            if not self._states:
-                self._start_states()
-            binding = self._binding
-            bound = self._bound[mode] = BoundPlan(
-                plan, binding.context, self.arena.buffer, self._arguments, binding.gradients,
-                {**binding.aux, **self._aux_copies}, self._streams, self._states, binding.tier, binding.threads,
-            )  # fmt: skip
+        if mode not in self._bound:
+            aux = {**self._binding.aux, **self._aux_copies}
+            self._bound[mode] = BoundPlan(
+                plan, self._binding, self.arena.buffer, self._arguments, aux, self._states, self._position
+            )
         if self._marks is None:
             self._marks = mark_arrays(list(self._arguments.values()), WriteMark())
-        return bound
+        return self._bound[mode]
 
     # --- running -----------------------------------------------------------------------------------------------
 
@@ -251,32 +180,28 @@ class Executor:
         """
         self._check_process()
         with self.arena.held_by(self):
-            mode = TRAIN if is_train else INFER
             if inputs:
                 self.bind_inputs()
                 self._load(inputs)
+            mode = TRAIN if is_train else INFER
             bound = self._bind_plan(mode)
-            pool = self._binding.pool
-            run = self._run = _Run(
-                mode, self.step, self.first_row, {}, self.arena.generation,
-                pool.generation if pool is not None else 0, kept=mode == TRAIN, failed=True,
-            )  # fmt: skip
-            self._run_forward(bound, run, updates=True)
+            run = self._run = _Run(mode, kept=mode == TRAIN)
+            self._position.step, self._position.first_row = self.step, self.first_row
+            self._run_forward(bound, updates=True)
             run.marks = {mark: mark.version for mark in self._marks or ()}
-            run.failed = False
+            run.finished = True
             self._outputs = bound.outputs
             if is_train:
                 self.step += 1
         return list(bound.outputs)
 
-    def _run_forward(self, bound: BoundPlan, run: _Run, updates: bool) -> None:
-        self._position.step, self._position.first_row = run.step, run.first_row
+    def _run_forward(self, bound: BoundPlan, updates: bool) -> None:
         self.arena.last = (self.title, id(self))
         for name, private in self._aux_copies.items():
             copyto(private, self._binding.aux[name])
-        with self._binding.context.device.enter():
+        with self.context.enter():
             if self._monitor is not None and updates:
-                self._watch(bound, forward=True)
+                self._watch(self._monitor, bound)
             else:
                 bound.forward(updates)
         for name, private in self._aux_copies.items():
@@ -293,36 +218,30 @@ class Executor:
         gradients.
         """
         self._check_process()
-        heads = self._head_gradients(out_grads)
         with self.arena.held_by(self):
             run = self._run
             if run is None:
                 raise NotBoundError(f"{self.title}: backward needs a forward first")
-            if not any(request != "null" for request in self._binding.grad_req.values()):
+            heads = self._head_gradients(out_grads)
+            if not any(request != "null" for request in self.grad_req.values()):
                 return
             self._check_fresh(run)
             if run.mode == INFER:
                 run.mode, run.kept = INFER_KEPT, False
             bound = self._bind_plan(run.mode)
-            if self.arena.generation != run.generation:
-                run.kept = False
             if not run.kept:
                 heads = [None if head is None else head.copy() for head in heads]  # they may be the outputs, changed
-                self._run_forward(bound, run, updates=False)
-                self._outputs, run.generation = bound.outputs, self.arena.generation
+                self._run_forward(bound, updates=False)
+                self._outputs = bound.outputs
             run.kept = False  # backward reuses the memory of what it has read
             for target, given in zip(bound.head_gradients, heads, strict=True):
                 if target is not None:
                     copyto(target, given)
-            with self._binding.context.device.enter():
+            with self.context.enter():
                 if self._monitor is not None:
-                    self._watch(bound, forward=False)
+                    run_watched(bound, self.symbol.graph, self._monitor, forward=False, on_ready=on_ready)
                 else:
                     bound.backward(on_ready)
-            if self._monitor is not None and on_ready is not None:
-                for _, names in bound.ready:
-                    for name in names:
-                        on_ready(name)
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
@@ -333,74 +252,48 @@ class Executor:
 
     def _check_fresh(self, run: _Run) -> None:
         """StaleForwardError unless backward would see what forward saw."""
-        again = "; run forward again before backward"
-        if run.failed:
-            raise StaleForwardError(f"{self.title}: the last forward did not finish{again}")
-        if self.arena.last[1] != id(self):
-            raise StaleForwardError(
-                f"{self.title}: {self.arena.last[0]} has run in the same memory since the last forward{again}"
-            )
-        pool = self._binding.pool
-        if pool is not None and pool.generation != run.pool_generation:
-            raise StaleForwardError(f"{self.title}: the shared inputs have grown since the last forward{again}")
+        last, since = self.arena.last, "since the last forward"
+        stale = run.stale if run.finished else "the last forward did not finish"
+        if not stale and last[1] != id(self):
+            stale = f"{last[0]} has run in the same memory {since}"
         for mark, version in run.marks.items():
-            if mark.version != version:
-                raise StaleForwardError(
-                    f"{self.title}: {mark.words} has written arguments since the last forward{again}"
-                )
+            if not stale and mark.version != version:
+                stale = f"{mark.words} has written arguments {since}"
+        if stale:
+            raise StaleForwardError(f"{self.title}: {stale}; run forward again before backward")
 
     def _head_gradients(self, given: Any) -> list[Array]:
         """One array (or None) an output, checked for count, names and shapes."""
-        graph = self._binding.graph
-        names = [graph.entry_name(head) for head in graph.heads]
+        names, inferred = self.symbol.list_outputs(), self._binding.inferred
         if isinstance(given, Mapping):
             unknown = next((name for name in given if name not in names), None)
             if unknown is not None:
-                raise UnknownNameError(
-                    f"{self.title}: backward: there is no output '{unknown}'{near_miss(unknown, names)}"
-                )
+                near = near_miss(unknown, names)
+                raise UnknownNameError(f"{self.title}: backward: there is no output '{unknown}'{near}")
             found = [given.get(name) for name in names]
-        elif given is None:
-            found = [None] * len(names)
-        elif isinstance(given, list | tuple):
-            if len(given) > len(names):
-                raise BindError(f"{self.title}: backward: {len(given)} head gradients for {len(names)} outputs")
-            found = [*given, *[None] * (len(names) - len(given))]
         else:
-            found = [given, *[None] * (len(names) - 1)]
-        for name, head, gradient, needed in zip(names, graph.heads, found, self._needs_head, strict=True):
-            shape = tuple(self._binding.shapes[head])
-            if gradient is None and needed:
+            found = list(given) if isinstance(given, list | tuple) else [given]
+            if len(found) > len(names):
+                raise BindError(f"{self.title}: backward: {len(found)} head gradients for {len(names)} outputs")
+            found += [None] * (len(names) - len(found))
+        needed = self.plan().head_gradients
+        for name, head, gradient, target in zip(names, inferred.graph.heads, found, needed, strict=True):
+            if gradient is not None:
+                check_values(f"{self.title}: the head gradient of '{name}'", gradient, inferred.shapes[head])
+            elif target is not None:
                 raise BindError(f"{self.title}: backward needs out_grads: output '{name}' is no loss head")
-            if gradient is None:
-                continue
-            who = f"{self.title}: the head gradient of '{name}'"
-            if not hasattr(gradient, "shape"):
-                raise BindError(f"{who} must be an array, but it is a {type(gradient).__name__}")
-            if tuple(gradient.shape) != shape:
-                raise ShapeError(f"{who} must be {format_shape(shape)}, but it is {format_shape(gradient.shape)}")
-            check_numbers(who, gradient)
         return found
 
     def _load(self, inputs: Mapping[str, Any]) -> None:
+        specs, hint = self._binding.inferred.specs, "; reshape(...) makes an executor for another shape"
         for name, array in inputs.items():
-            if name not in self._shape_of:
-                raise UnknownNameError(
-                    f"{self.title}: forward has no argument '{name}'{near_miss(name, self._argument_names)}"
-                )
-            if not hasattr(array, "shape"):
-                raise BindError(f"{self.title}: argument '{name}' must be an array, but it is a {type(array).__name__}")
-            shape = tuple(array.shape)
-            if shape != self._shape_of[name]:
-                raise ShapeError(
-                    f"{self.title}: argument '{name}' must be {format_shape(self._shape_of[name])}, but the array "
-                    f"given to forward is {format_shape(shape)}; reshape(...) makes an executor for another shape"
-                )
-            check_numbers(f"{self.title}: argument '{name}'", array)
-        for target, array in apart([(self._arguments[name], array) for name, array in inputs.items()]):
-            copyto(target, array)
-        for name in inputs:
-            note_write(self._arguments[name], f"forward({name}=…) of {self.title}")
+            if name not in self._arguments:
+                near = near_miss(name, self._argument_names)
+                raise UnknownNameError(f"{self.title}: forward has no argument '{name}'{near}")
+            who = f"{self.title}: argument '{name}'"
+            check_values(who, array, specs[name][0], "the array given to forward", hint)
+        words = f"forward({', '.join(f'{name}=…' for name in inputs)}) of {self.title}"
+        write([(self._arguments[name], array) for name, array in inputs.items()], words)
 
     # --- monitors ----------------------------------------------------------------------------------------------
 
@@ -418,15 +311,11 @@ class Executor:
         """Whether a monitor's callback is set."""
         return self._monitor is not None
 
-    def _watch(self, bound: BoundPlan, forward: bool) -> None:
-        """Run a bound plan step by step for the monitor."""
-        callback = self._monitor  # which it may change itself
-        if callback is None:
-            return
-        if forward and self._monitor_all:
+    def _watch(self, callback: MonitorCallback, bound: BoundPlan) -> None:
+        if self._monitor_all:
             for name, array in {**self._arguments, **self._binding.aux}.items():
                 callback(name, array.copy())
-        run_watched(bound, self._binding.graph, callback, forward)
+        run_watched(bound, self.symbol.graph, callback, forward=True)
 
     # --- parameters, other shapes ------------------------------------------------------------------------------
 
@@ -442,28 +331,17 @@ class Executor:
         first array that does not fit; nothing is copied then.
         """
         pairs = []
-        arguments = self.arg_dict
         for kind, given, held in (
-            ("argument", arg_params, arguments), ("auxiliary state", aux_params or {}, self._binding.aux),
+            ("argument", arg_params, self.arg_dict), ("auxiliary state", aux_params or {}, self._binding.aux),
         ):  # fmt: skip
             for name, array in given.items():
-                if name not in held:
-                    if allow_extra_params:
-                        continue
+                if name in held:
+                    who = f"{self.title}: {kind} '{name}'"
+                    check_values(who, array, held[name].shape, "the array given")
+                    pairs.append((held[name], array))
+                elif not allow_extra_params:
                     raise UnknownNameError(f"{self.title}: there is no {kind} '{name}'{near_miss(name, held)}")
-                if not hasattr(array, "shape"):
-                    what = type(array).__name__
-                    raise BindError(f"{self.title}: {kind} '{name}' must be an array, but it is a {what}")
-                if tuple(array.shape) != tuple(held[name].shape):
-                    raise ShapeError(
-                        f"{self.title}: {kind} '{name}' must be {format_shape(held[name].shape)}, but the array given "
-                        f"is {format_shape(array.shape)}"
-                    )
-                check_numbers(f"{self.title}: {kind} '{name}'", array)
-                pairs.append((held[name], array))
-        for target, array in apart(pairs):
-            copyto(target, array)
-            note_write(target, f"copy_params_from of {self.title}")
+        write(pairs, f"copy_params_from of {self.title}")
 
     def reshape(
         self, partial_shaping: bool = False, allow_up_sizing: bool = False, **shapes: Sequence[int]
@@ -495,11 +373,6 @@ class Executor:
         """The training plan as text, and the bytes of all roles."""
         total = sum(self.plan(TRAIN).bytes_by_role().values())
         return f"{self.plan(TRAIN)}\nTotal {total / 2**20:.3f} MiB allocated"
-
-    @property
-    def run_position(self) -> tuple[int, int]:
-        """(step, first row) that the next forward uses."""
-        return self.step, self.first_row
 
     def __reduce__(self) -> Any:
         raise TypeError(

@@ -12,22 +12,26 @@ from .bound import BoundPlan
 MonitorCallback = Callable[[str, Any], None]
 
 
-def run_watched(bound: BoundPlan, graph: Graph, callback: MonitorCallback, forward: bool) -> None:
+def run_watched(
+    bound: BoundPlan, graph: Graph, callback: MonitorCallback, forward: bool,
+    on_ready: Callable[[str], None] | None = None,
+) -> None:  # fmt: skip
     """Run one direction step by step; ``callback(name, copy)`` after the step that writes a value."""
     watched: dict[int, list[tuple[str, int]]] = {}
     for made, name, value in _outputs(bound.plan, graph) if forward else _gradients(bound.plan, graph):
         watched.setdefault(made, []).append((name, value))
-    calls, steps = (bound.forward_calls, bound.steps) if forward else (bound.backward_calls, bound.backward_steps)
 
     def report(made: int) -> None:
         for name, value in watched.get(made, ()):
             callback(name, bound.arrays[value].copy())
 
     report(-1)
-    for call, step in zip(calls, steps, strict=False):
+    for call, step in zip(*(bound.forward_part if forward else bound.backward_part), strict=True):
         bound.run([call], [step])
         for value in step.writes:
             report(value)
+        for name in step.ready if on_ready is not None else ():
+            on_ready(name)  # type: ignore[misc]
 
 
 def _outputs(plan: Plan, graph: Graph) -> Iterator[tuple[int, str, int]]:

@@ -10,7 +10,6 @@ from typing import Any
 from ..context import Context
 from ..errors import BindError, UnknownNameError, format_shape, near_miss
 from ..executor import Arena, Executor, assemble, inferred, pool_of
-from ..symbol.graph import Graph
 
 Array = Any
 
@@ -69,8 +68,7 @@ def bind_exec(
     """
     if store is None:
         store = DeviceStore.of(base_exec) if base_exec is not None else DeviceStore(ctx)
-    graph: Graph = sym.graph
-    names = [graph.nodes[i].name for i in graph.arguments]
+    names, aux_names = sym.list_arguments(), sym.list_auxiliary_states()
     unknown = next((n for n in (*input_shapes, *(input_types or ())) if n not in names), None)
     if unknown is not None:
         raise UnknownNameError(f"bind: the symbol has no argument '{unknown}'{near_miss(unknown, names)}")
@@ -83,10 +81,9 @@ def bind_exec(
         stranger = next((n for n in sorted(wanted) if n not in names), None)
         if stranger is not None:
             raise UnknownNameError(f"bind: need_grad: there is no argument '{stranger}'{near_miss(stranger, names)}")
-    shapes, types = inferred(graph, {n: tuple(s) for n, s in input_shapes.items()}, input_types or {}, "bind")
-    entry = {graph.nodes[i].name: graph.first[i] for i in (*graph.arguments, *graph.auxiliary)}
-    specs = {n: (tuple(shapes[e]), types[e]) for n, e in entry.items()}
-    inputs = [n for n in names if n not in param_names]
+    found = inferred(sym, {n: tuple(s) for n, s in input_shapes.items()}, input_types or {}, "bind")
+    specs = found.specs
+    inputs, parameters = [n for n in names if n not in param_names], [n for n in names if n in param_names]
     pool = None
     if shared_data_arrays is not None:
         pool = pool_of(shared_data_arrays, ctx)
@@ -99,27 +96,24 @@ def bind_exec(
                     "let the default bucket be the largest one",
                     name, format_shape(specs[name][0]), format_shape(held.shape),
                 )  # fmt: skip
-    for name in (*(n for n in names if n in param_names), *(graph.nodes[i].name for i in graph.auxiliary)):
+    for name in (*parameters, *aux_names):
         held = store.parameters.get(name, store.aux.get(name))
         if held is not None and (tuple(held.shape), held.dtype) != specs[name]:
             raise BindError(
                 f"bind: parameter '{name}' must be {format_shape(specs[name][0])} {specs[name][1].name}, "
                 f"but the one shared with the other buckets is {format_shape(held.shape)} {held.dtype.name}"
             )
-    requests = {n: grad_req if n in wanted else "null" for n in names}
-    aux_names = [graph.nodes[i].name for i in graph.auxiliary]
     executor = assemble(
-        sym, graph, ctx, shapes, types, requests, specs,
-        {n: store.parameters[n] for n in names if n in param_names and n in store.parameters},
-        {n: store.gradients[n] for n in wanted if n in param_names and n in store.gradients},
-        {n: store.aux[n] for n in aux_names if n in store.aux},
-        inputs=inputs, pool=pool, pooled=tuple(inputs) if pool is not None else (), arena=store.arena,
+        found, ctx, {n: grad_req if n in wanted else "null" for n in names},
+        {n: store.parameters[n] for n in parameters if n in store.parameters},
+        {n: store.gradients[n] for n in parameters if n in wanted and n in store.gradients},
+        {n: store.aux[n] for n in aux_names if n in store.aux}, inputs, pool, store.arena,
     )  # fmt: skip
-    if store.arena is None:
-        store.arena = executor.arena
-    store.parameters |= {n: a for n, a in executor.own_arguments.items() if n in param_names}
-    store.gradients |= {n: g for n, g in executor.grad_dict.items() if g is not None and n in param_names}
-    store.aux |= executor.aux_dict
+    own = DeviceStore.of(executor)
+    store.arena = own.arena
+    store.aux |= own.aux
+    store.parameters |= {n: a for n, a in own.parameters.items() if n in param_names}
+    store.gradients |= {n: g for n, g in own.gradients.items() if n in param_names}
     return executor
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from ..comm import Communicator, GradientBuckets
 from ..dims import from_user, known
 from ..errors import BucketError
-from ..executor import allocate_segment, inferred
+from ..executor import Inferred, allocate_segment, inferred
 from ..plan import make_plan
 from ..symbol.graph import Graph
 from ..symbol.infer import infer_shapes, infer_types
@@ -31,16 +30,13 @@ class Layout:
 
     def __init__(self, symbol: Any, described: Described, inputs: set[str]) -> None:
         self._inputs, self._described = inputs, described
-        graph: Graph = symbol.graph
-        variables = {graph.nodes[i].name for i in graph.arguments}
-        given = [item for item in described.all if item.name in variables]
-        shapes, types = inferred(
-            graph, {i.name: tuple(i.shape) for i in given}, {i.name: i.dtype for i in given}, "bind"
-        )
-        found, self.aux = self._specs(graph, shapes, types, described)
-        wants = dict.fromkeys(found, "write")
-        order = make_plan(graph, shapes, types, wants, is_train=True).gradient_order()
-        self._first = {name: found[name] for name in (*order, *found)}
+        arguments = set(symbol.list_arguments())
+        given = [item for item in described.all if item.name in arguments]
+        found = inferred(symbol, {i.name: tuple(i.shape) for i in given}, {i.name: i.dtype for i in given}, "bind")
+        parameters, self.aux = self._split(found, described)
+        wants = dict.fromkeys(parameters, "write")
+        order = make_plan(found.graph, found.shapes, found.types, wants, is_train=True).gradient_order()
+        self._first = {name: parameters[name] for name in (*order, *parameters)}
         self._rest: Specs = {}
         self.ignored = ignored_parameters(symbol)
         """Parameters whose values count for nothing in any bucket."""
@@ -50,15 +46,11 @@ class Layout:
         """Shape and type of every parameter, in the order of the layout."""
         return {**self._first, **dict(sorted(self._rest.items()))}
 
-    def _specs(self, graph: Graph, shapes: Any, types: Any, described: Described) -> tuple[Specs, Specs]:
-        """What a graph has beside its inputs: parameters, auxiliary states."""
-        inputs = self._inputs | {item.name for item in described.all}
-
-        def of(numbers: Iterable[int]) -> Specs:
-            entries = {graph.nodes[i].name: graph.first[i] for i in numbers}
-            return {n: (shapes[e], types[e]) for n, e in entries.items() if n not in inputs}
-
-        return of(graph.arguments), of(graph.auxiliary)
+    def _split(self, found: Inferred, described: Described) -> tuple[Specs, Specs]:
+        """What a symbol has beside its inputs: parameters, auxiliary states."""
+        inputs, states = self._inputs | {item.name for item in described.all}, set(found.symbol.list_auxiliary_states())
+        mine = {name: spec for name, spec in found.specs.items() if name not in inputs}
+        return {n: s for n, s in mine.items() if n not in states}, {n: s for n, s in mine.items() if n in states}
 
     def add(self, key: Any, symbol: Any, described: Described | None) -> None:
         """Add what another bucket brings. BucketError names a parameter whose shape does not follow.
@@ -74,7 +66,7 @@ class Layout:
         given = {node.name: given[node.name] for node in graph.nodes if node.op is None and node.name in given}
         shapes = infer_shapes(graph, {name: shape for name, (shape, _) in given.items()}, "bind")
         types = infer_types(graph, {name: kind for name, (_, kind) in given.items()}, "bind", np.float32)
-        parameters, aux = self._specs(graph, shapes, types, described)
+        parameters, aux = self._split(Inferred(symbol, shapes, types), described)
         ignored = ignored_parameters(symbol)
         self.ignored = (self.ignored - (parameters.keys() - ignored)) | (ignored - held.keys())
         for found, mine in ((parameters, self._rest), (aux, self.aux)):

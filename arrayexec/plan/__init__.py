@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..symbol.graph import Graph
-from .build import build, needs_head_gradient
+from .build import build
 from .memory import lay_out
 from .record import Draft, Plan, Step, Value
 
 Rewrite = Callable[[Draft], Draft]
 
-__all__ = ["Draft", "Plan", "Rewrite", "Step", "Value", "build", "lay_out", "make_plan", "needs_head_gradient"]
+__all__ = ["Draft", "Plan", "Rewrite", "Step", "Value", "build", "lay_out", "make_plan"]
 
 
 def make_plan(

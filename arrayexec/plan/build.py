@@ -48,12 +48,6 @@ def flow(graph: Graph, wants: Mapping[str, str]) -> tuple[set[int], list[int]]:
     return needs, runs
 
 
-def needs_head_gradient(graph: Graph, wants: Mapping[str, str]) -> list[bool]:
-    """For every output: whether backward must be given its gradient (no loss head, and something wants it)."""
-    needs, _ = flow(graph, wants)
-    return [head in needs for head in graph.heads]
-
-
 class _Builder:
     def __init__(
         self, graph: Graph, shapes: Sequence[Any], types: Sequence[Any], wants: Mapping[str, str], is_train: bool,
