@@ -23,7 +23,7 @@ Faults = dict[str, BaseException]
 
 
 class Recorder:
-    """Cases by name, the file of their texts, and the files of the package whose refusals they cover.
+    """Cases by name, the file of their texts (if there is one), and the files whose refusals they cover.
 
     ``internal``: exceptions that users see only as what they become. ``elsewhere``: for a file, a part of each
     statement that cannot be reached here, and which test holds it (``tests/….py::test_…``) or why there is none.
@@ -31,7 +31,7 @@ class Recorder:
 
     def __init__(
         self,
-        texts: Path,
+        texts: Path | None,
         files: Sequence[Path],
         internal: Collection[str] = (),
         elsewhere: Mapping[str, Mapping[str, str]] | None = None,
@@ -59,13 +59,14 @@ class Recorder:
                     call()
             except Exception as error:
                 found[name] = error
-        if os.environ.get("ARRAYEXEC_WRITE_TEXTS"):
+        if self.texts and os.environ.get("ARRAYEXEC_WRITE_TEXTS"):
             text = "\n".join(section(name, error) for name, error in found.items())
             self.texts.write_text(text, encoding="utf-8")
         return found
 
     def written(self) -> dict[str, str]:
         """The sections of the file by name."""
+        assert self.texts, "the texts stand beside their cases"
         parts = re.split(r"\n(?=\S)", self.texts.read_text(encoding="utf-8"))
         return {part.partition(":")[0]: part.strip("\n") + "\n" for part in parts if part.strip()}
 

@@ -16,8 +16,10 @@ from arrayexec.parallel.executor_manager import (
     DataParallelExecutorManager,
     _bind_exec,
     _load_general,
+    split_input_slice,
 )
 from arrayexec.train.io import DataBatch
+from tests.errors.recorder import PACKAGE, Recorder
 from tests.parallel.networks import Described, lstm, mlp
 
 FLAT = Described({"data": (8, 6)}, {"softmax_label": (8,)})
@@ -235,6 +237,16 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         "split of 8 rows over 9 devices with loads [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]: every device needs a row, "
         "so the batch must have at least 9 rows",
     ),
+    "no devices": (
+        lambda: split_input_slice(8, []),
+        errors.DeviceError,
+        "split of 8 rows over 0 devices with loads []: there must be at least one device",
+    ),
+    "negative loads": (
+        lambda: split_input_slice(8, [2, -1]),
+        errors.DeviceError,
+        "split of 8 rows over 2 devices with loads [2.0, -1.0]: loads must be finite, not negative and not all zero",
+    ),
     "set_params of a stranger": (
         lambda: manager().set_params({"fc1_wieght": np.zeros(3)}),
         errors.UnknownNameError,
@@ -316,3 +328,24 @@ def test_message(case: str) -> None:
         call()
     assert type(caught.value) is kind
     assert str(caught.value) == text
+
+
+RANKS = "tests/parallel/test_ranks_train_failures.py::test_refusals_are_told_on_all_ranks"
+RECORDER = Recorder(
+    None,
+    sorted((PACKAGE / "parallel").glob("*.py")),
+    internal={"error"},  # what a thread of one device raised
+    elsewhere={
+        "parallel/executor_manager.py": {
+            "buckets under ranks must be announced": RANKS,
+            "was not announced; announced are": RANKS,
+        },
+        "parallel/gradient_sync.py": {"does not follow from the default bucket": RANKS},
+    },
+)
+
+
+def test_every_refusal_is_reached() -> None:
+    assert RECORDER.without_test() == []
+    RECORDER.cases(**{name: call for name, (call, _, _) in CASES.items()})
+    assert RECORDER.missing(RECORDER.run()) == []
