@@ -1,7 +1,7 @@
 """The operator form: what an operator's author writes, and the look-up of operators and faster kernels.
 
-An operator is one class. Its annotated fields are its attributes; the parameter *names* of its bodies say what is bound:
-``data`` is an input, ``ddata`` its gradient, ``out`` an output, ``dout`` the gradient that arrives there. See
+An operator is one class. Its annotated fields are its attributes; the parameter *names* of its bodies say what is
+bound: ``data`` is an input, ``ddata`` its gradient, ``out`` an output, ``dout`` the gradient that arrives there. See
 ``docs/operators_howto.md`` for the walk-through.
 """
 
@@ -18,11 +18,11 @@ from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, dataclass_tran
 from .attribute_text import Attribute, attributes_of, to_text
 from .errors import ArrayExecError, AttributeValueError, OperatorDefinitionError, UnknownOperatorError, near_miss
 
+# Annotation of a parameter that takes a tuple: all variadic inputs; all outputs, auxiliary states or hidden outputs if
+# it is called ``out``, ``aux`` or ``hidden``.
 Many = Annotated[Any, "many"]
-"""Annotation of a parameter that takes a tuple: all variadic inputs; all outputs, auxiliary states or hidden outputs if
-it is called ``out``, ``aux`` or ``hidden``."""
+# Annotation of a parameter that is scratch memory; ``temps`` gives its shape and type.
 Temp = Annotated[Any, "temp"]
-"""Annotation of a parameter that is scratch memory; ``temps`` gives its shape and type."""
 
 SPECIAL = frozenset({"xp", "rng", "is_train", "comm", "state"})
 WHOLE = frozenset({"out", "aux", "hidden"})
@@ -50,13 +50,11 @@ class Op:
     aux: ClassVar[Any] = ()
     no_gradient: ClassVar[tuple[str, ...]] = ()
     inplace: ClassVar[Mapping[str, str]] = {}
-    passes: ClassVar[Any] = ()
-    """Inputs whose gradient is that of the one output as it is: the plan hands it on, backward is not asked for it."""
+    passes: ClassVar[Any] = ()  # inputs whose gradient is the one output's as it is: handed on without backward
     ignored: ClassVar[Any] = ()
     rows: ClassVar[str | None] = None
     hints: ClassVar[tuple[str, ...]] = ()
-    rest: ClassVar[str] = ""
-    """Field (``tuple[str, ...]``) that takes, as sorted ``key=text``, the attributes which no field names."""
+    rest: ClassVar[str] = ""  # field (``tuple[str, ...]``) for attributes that no field names, as sorted ``key=text``
     examples: ClassVar[Sequence[Mapping[str, Any]]] = ()
     form: ClassVar[Form]
 
@@ -125,9 +123,9 @@ class Form(NamedTuple):
         return next((name for name in self.forward.parameters if name in self.forward.many - WHOLE), None)
 
 
+# Where a body parameter comes from: kind (input output hidden aux dinput doutput temp absent, or one of SPECIAL) and
+# position of the value in its kind; a tuple of positions for a ``Many`` parameter.
 Slot = tuple[str, Any]
-"""Where a body parameter comes from: kind (input output hidden aux dinput doutput temp absent, or one of SPECIAL),
-and the position of the value in its kind; a tuple of positions for a ``Many`` parameter."""
 
 
 class Signature(NamedTuple):
@@ -137,12 +135,12 @@ class Signature(NamedTuple):
     aux: tuple[str, ...]
     outputs: tuple[str, ...]
     hidden: tuple[str, ...]
-    frame: Mapping[str, Any]
+    names: Mapping[str, Sequence[str]]  # of the values by kind; of gradients (dinput, doutput) as ``d<name>``
+    frame: Mapping[str, Any]  # name in a rule -> place (or places) among inputs, states, outputs, hidden outputs
     forward: tuple[Slot, ...]
     backward: tuple[Slot, ...] | None
     update: tuple[Slot, ...] | None
-    head_gradient: bool
-    """True if backward reads the gradient of an output; a loss head does not."""
+    head_gradient: bool  # whether backward reads the gradient of an output; a loss head does not
     output_suffixes: tuple[str, ...]
 
     @property
@@ -188,24 +186,14 @@ def signature_of(op: Op) -> Signature:
         )
     unused = frozenset(op.unused())
     variadic = tuple(i for i, name in enumerate(inputs) if name not in fixed) if form.variadic else ()
-    groups: dict[str, Any] = {}
-    for kind, names in (("input", inputs), ("aux", aux), ("output", outputs), ("hidden", hidden)):
-        for position, name in enumerate(names):
-            groups[name] = (kind, position)
-    for position, name in enumerate(inputs):
-        groups["d" + name] = ("dinput", position)
-    for position, name in enumerate(outputs):
-        groups["d" + name] = ("doutput", position)
+    names: dict[str, Sequence[str]] = {"input": inputs, "aux": aux, "output": outputs, "hidden": hidden}
+    names |= {"d" + kind: tuple("d" + name for name in names[kind]) for kind in ("input", "output")}
+    groups: dict[str, Any] = {name: (kind, i) for kind, members in names.items() for i, name in enumerate(members)}
     if form.variadic:
         groups[form.variadic], groups["d" + form.variadic] = ("input", variadic), ("dinput", variadic)
-    if "out" in form.forward.many:
-        everything = tuple(range(len(outputs)))
-        groups["out"], groups["dout"] = ("output", everything), ("doutput", everything)
-    if "aux" in form.forward.many:
-        groups["aux"] = ("aux", tuple(range(len(aux))))
-    if "hidden" in form.forward.many:
-        groups["hidden"] = ("hidden", tuple(range(len(hidden))))
-    words = {"input": inputs, "output": outputs, "doutput": tuple("d" + name for name in outputs)}
+    for name, kind in (("out", "output"), ("dout", "doutput"), ("aux", "aux"), ("hidden", "hidden")):
+        if name.removeprefix("d") in form.forward.many:
+            groups[name] = (kind, tuple(range(len(names[kind]))))
 
     def slots(body: Body | None, left_out: frozenset[str] = frozenset()) -> tuple[Slot, ...] | None:
         if body is None:
@@ -219,22 +207,21 @@ def signature_of(op: Op) -> Signature:
             else:
                 absent = name in left_out and name not in body.many
                 kind, place = ("absent", name) if absent else groups.get(name, ("absent", name))
-                if isinstance(place, tuple) and kind in words:
-                    place = tuple(position for position in place if words[kind][position] not in left_out)
+                if isinstance(place, tuple):
+                    place = tuple(position for position in place if names[kind][position] not in left_out)
                 found.append((kind, place))
         return tuple(found)
 
-    start = {"input": 0, "aux": len(inputs), "output": len(inputs) + len(aux)}
-    start["hidden"] = start["output"] + len(outputs)
+    place_of = {name: place for place, name in enumerate(every)}
     frame: dict[str, Any] = dict.fromkeys(form.forward.parameters)  # absent optional inputs read as unknown
     for name, (kind, position) in groups.items():
-        if kind in start:
+        if kind in ("input", "aux", "output", "hidden"):
             many = isinstance(position, tuple)
-            frame[name] = tuple(start[kind] + p for p in position) if many else start[kind] + position
+            frame[name] = tuple(place_of[names[kind][p]] for p in position) if many else place_of[name]
     backward = slots(form.backward, unused)
     suffixes = tuple("output" + name[3:] if name[:3] == "out" and name[3:].isdecimal() else name for name in outputs)
     return Signature(
-        inputs, aux, outputs, hidden, frame, slots(form.forward) or (), backward, slots(form.update),
+        inputs, aux, outputs, hidden, names, frame, slots(form.forward) or (), backward, slots(form.update),
         any(kind == "doutput" and place != () for kind, place in backward or ()),
         tuple("output" if suffix == "out" else suffix for suffix in suffixes),
     )  # fmt: skip
@@ -260,18 +247,18 @@ class Known:
         """``shapes`` and ``types`` stand in frame order: inputs, auxiliaries, outputs, hidden outputs."""
         self._names, self._shapes, self._types = signature.frame, shapes, types
 
-    def __getattr__(self, name: str) -> Any:
+    def _of(self, values: Sequence[Any], name: str) -> Any:
         slot = self._names[name]
         if isinstance(slot, tuple):
-            return tuple(self._shapes[i] for i in slot)
-        return None if slot is None else self._shapes[slot]
+            return tuple(values[i] for i in slot)
+        return None if slot is None else values[slot]
+
+    def __getattr__(self, name: str) -> Any:
+        return self._of(self._shapes, name)
 
     def dtype(self, name: str) -> Any:
         """Element type of a value; a tuple of them for a ``Many``."""
-        slot = self._names[name]
-        if isinstance(slot, tuple):
-            return tuple(self._types[i] for i in slot)
-        return None if slot is None else self._types[slot]
+        return self._of(self._types, name)
 
 
 _OPERATORS: dict[str, type[Op]] = {}
@@ -423,7 +410,10 @@ def all_names() -> list[str]:
 
 
 def make_op(name: str, attributes: Mapping[str, Any], where: str = "") -> Op:
-    """Operator ``name`` set to ``attributes`` (values or MXNet's texts); errors name ``where``, near misses, what is allowed."""
+    """Operator ``name`` set to ``attributes`` (values or MXNet's texts).
+
+    UnknownOperatorError and AttributeValueError name ``where``, near misses and what is allowed.
+    """
     cls = get_op(name, where)
     form, others = cls.form, list[str]()
     values: dict[str, Any] = {}
@@ -449,7 +439,7 @@ def make_op(name: str, attributes: Mapping[str, Any], where: str = "") -> Op:
 
 
 def register_kernel(op_name: str, tier: str) -> Callable[[Any], Any]:
-    """Decorator for a factory ``(op, body name) -> body or None`` that gives a faster body of one operator in one tier."""
+    """Decorator for a factory ``(op, body name) -> body or None`` of faster bodies of one operator in one tier."""
 
     def register(factory: Any) -> Any:
         _KERNELS[op_name, tier] = factory

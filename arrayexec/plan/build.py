@@ -22,29 +22,26 @@ def gradient_positions(signature: Signature, op: Op) -> list[int]:
     return found
 
 
-def flow(graph: Graph, wants: Mapping[str, str]) -> tuple[set[int], list[int]]:
+def flow(graph: Graph, wants: Mapping[str, str]) -> tuple[set[int], dict[int, list[int]]]:
     """Entries that need a gradient so that wanted arguments get theirs, and the nodes whose backward runs, in order.
 
-    A node runs if the flow from the heads reaches it and one of its inputs leads to a wanted argument. The outputs of a
-    loss head need none: its backward does not read them.
+    A node runs if the flow from the heads reaches it and one of its inputs leads to a wanted argument; the positions of
+    all such inputs stand with it. The outputs of a loss head need no gradient: its backward does not read them.
     """
-    gives = [
-        gradient_positions(node.signature, node.op) if node.signature is not None and node.op is not None else []
-        for node in graph.nodes
-    ]
+    gives = [gradient_positions(*_applied(node)) if node.op is not None else [] for node in graph.nodes]
     reached = set(graph.heads)
     for number in range(len(graph.nodes) - 1, -1, -1):
         if gives[number] and any(entry in reached for entry in graph.outputs(number)):
             reached.update(graph.inputs[number][p] for p in gives[number])
     wanted = {graph.first[i] for i in graph.arguments if wants.get(graph.nodes[i].name, "null") != "null"}
-    needs, runs = wanted & reached, []
+    needs, runs = wanted & reached, {}
     for number, node in enumerate(graph.nodes):
-        if any(graph.inputs[number][p] in needs for p in gives[number]):
-            outputs = [entry for entry in graph.outputs(number) if entry in reached]
-            if outputs:
-                runs.append(number)
-                if node.signature is not None and node.signature.head_gradient:
-                    needs.update(outputs)
+        positions = [p for p in gives[number] if graph.inputs[number][p] in needs]
+        outputs = [entry for entry in graph.outputs(number) if entry in reached]
+        if positions and outputs:
+            runs[number] = positions
+            if node.signature is not None and node.signature.head_gradient:
+                needs.update(outputs)
     return needs, runs
 
 
@@ -128,11 +125,11 @@ class _Builder:
 
     def backward(self) -> None:
         graph, draft = self.graph, self.draft
-        self.needs, runs = flow(graph, self.wants)
+        needs, runs = flow(graph, self.wants)
         self.sums: dict[int, int] = {}  # entry: the value in which its gradient is summed
         self.holders: dict[int, set[int]] = {}  # root of such a value: the entries for which it is still needed
-        self.awaited = Counter(head for head in graph.heads if head in self.needs)  # contributions still to come
-        self.awaited.update(graph.inputs[number][p] for number in runs for p in self.wanted(number))
+        self.awaited = Counter(head for head in graph.heads if head in needs)  # contributions still to come
+        self.awaited.update(graph.inputs[number][p] for number, positions in runs.items() for p in positions)
         for name in self.wants:
             value = draft.values[draft.arguments[name]]
             draft.gradients[name] = draft.add(f"d {name}", value.shape, value.dtype, "gradient")
@@ -142,7 +139,7 @@ class _Builder:
             if self.wants.get(graph.nodes[i].name) == "write" and graph.nodes[i].name not in self.indirect
         }
         for head in graph.heads:
-            if head not in self.needs:
+            if head not in needs:
                 draft.head_gradients.append(None)
                 continue
             name = f"head gradient of {graph.entry_name(head)}"
@@ -150,18 +147,13 @@ class _Builder:
             draft.head_gradients.append(gradient)
             self.contribute(head, gradient)
         for number in reversed(runs):
-            self.backward_step(number)
+            self.backward_step(number, runs[number])
         for number in graph.arguments:
             name = graph.nodes[number].name
             if name in self.wants and graph.first[number] not in self.sums:  # nothing contributed to it
                 if self.wants[name] == "write":
                     self.emit("zero", "backward", f"gradient of {name}", draft.gradients[name])
                 self.ready(name)
-
-    def wanted(self, number: int) -> list[int]:
-        """Positions of the inputs of node ``number`` to whose gradients its backward contributes."""
-        signature, op = _applied(self.graph.nodes[number])
-        return [p for p in gradient_positions(signature, op) if self.graph.inputs[number][p] in self.needs]
 
     def contribute(self, entry: int, value: int) -> None:
         """Count ``value`` as a contribution to an entry's gradient: the first is the sum, later ones are added."""
@@ -195,9 +187,9 @@ class _Builder:
         name = f"d {self.graph.entry_name(entry)}"
         return self.draft.add(name, self.shapes[entry], self.types[entry], base=base)
 
-    def backward_step(self, number: int) -> None:
-        graph, node, outputs = self.graph, self.graph.nodes[number], self.graph.outputs(number)
-        inputs, wanted = graph.inputs[number], self.wanted(number)
+    def backward_step(self, number: int, wanted: Sequence[int]) -> None:
+        """Contribute to the gradients of the ``wanted`` inputs of a node."""
+        node, inputs, outputs = self.graph.nodes[number], self.graph.inputs[number], self.graph.outputs(number)
         signature, op = _applied(node)
         if self.is_view(number) and wanted == [0]:
             found = {0: self.internal(inputs[0], base=self.sums[outputs[0]])}

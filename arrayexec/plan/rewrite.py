@@ -21,10 +21,7 @@ def operator_step(
     ones are None. The step is not appended: a rewrite puts it where it belongs.
     """
     signature, form = signature_of(op), getattr(op.form, body)
-    names = {
-        "input": signature.inputs, "aux": signature.aux, "output": signature.outputs, "hidden": signature.hidden,
-        "dinput": ["d" + n for n in signature.inputs], "doutput": ["d" + n for n in signature.outputs],
-    }  # fmt: skip
+    names, written = signature.names, WRITTEN[body]
     scratch: Mapping[str, Any] = {}
     if form.temps:  # a value that this body does not read is as large as its gradient
         frame = (*signature.arguments, *signature.outputs, *signature.hidden)
@@ -44,18 +41,25 @@ def operator_step(
         elif kind == "temp":
             shape, dtype = scratch[parameter]
             binding = draft.add(f"{name}: {parameter}", shape, dtype, "scratch")
-        elif kind != "absent" and (kept is None or kind in ("dinput", "doutput") or parameter in kept):
-            many = isinstance(place, tuple)
-            found = tuple(values.get(names[kind][p]) for p in (place if many else (place,)))
-            binding = found if many else found[0]
+        elif kind == "absent" or (kept is not None and kind[0] != "d" and parameter not in kept):
+            pass
+        elif isinstance(place, tuple):
+            binding = tuple(values.get(names[kind][p]) for p in place)
+        else:
+            binding = values.get(names[kind][place])
         bindings[parameter] = binding
-        items = binding if isinstance(binding, tuple) else (binding,)
-        numbers = [item for item in items if isinstance(item, int)]
-        bound += numbers
-        if kind == "temp" or kind in WRITTEN[body]:
-            writes += numbers
-    written = set(writes)
-    reads = tuple(dict.fromkeys(number for number in bound if number not in written))
+        if kind == "temp" or kind in written:
+            writes += numbers_of(binding)
+        bound += numbers_of(binding)
+    done = set(writes)
+    reads = tuple(dict.fromkeys(number for number in bound if number not in done))
     pairs = ((bindings.get(target), bindings.get(source)) for target, source in op.inplace.items())
     inplace = tuple((w, r) for w, r in pairs if isinstance(w, int) and isinstance(r, int) and bound.count(r) == 1)
     return Step(body, phase or body, name, op, tuple(bindings.values()), reads, tuple(writes), node, lane, (), inplace)
+
+
+def numbers_of(binding: Binding) -> tuple[int, ...]:
+    """The values among a binding."""
+    if isinstance(binding, tuple):
+        return tuple(number for number in binding if number is not None)
+    return (binding,) if isinstance(binding, int) else ()
