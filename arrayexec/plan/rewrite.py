@@ -48,9 +48,10 @@ def operator_step(
         else:
             binding = values.get(names[kind][place])
         bindings[parameter] = binding
+        numbers = numbers_of(binding)
+        bound += numbers
         if kind == "temp" or kind in written:
-            writes += numbers_of(binding)
-        bound += numbers_of(binding)
+            writes += numbers
     done = set(writes)
     reads = tuple(dict.fromkeys(number for number in bound if number not in done))
     pairs = ((bindings.get(target), bindings.get(source)) for target, source in op.inplace.items())
