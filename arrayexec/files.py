@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Never
 import numpy
 
 from .context import asnumpy
-from .errors import FileFormatError, ShapeError
+from .errors import ArgumentError, FileFormatError, ShapeError
 
 Array = numpy.ndarray[Any, Any]
 Path = str | os.PathLike[str]
@@ -40,12 +40,13 @@ def load(path: Path) -> dict[str, Array | None] | list[Array | None]:
     Sparse arrays come dense and bfloat16 as float32 (each value exactly); an empty slot of MXNet's is None.
     Raises FileFormatError, with the offset, for anything that is not such a file in whole.
     """
+    path = _text("load", path)
     with open(path, "rb") as file:
         start = file.read(4)
         file.seek(0)
         if start == b"PK\x03\x04":
-            return _load_npz(file, os.fspath(path))
-        return _ParamsReader(file, os.fspath(path)).read()
+            return _load_npz(file, path)
+        return _ParamsReader(file, path).read()
 
 
 def save(path: Path, arrays: Mapping[str, Any] | Sequence[Any]) -> None:
@@ -54,9 +55,11 @@ def save(path: Path, arrays: Mapping[str, Any] | Sequence[Any]) -> None:
     The file appears whole or not at all. Raises FileFormatError for a type or name that the format does not
     have and ShapeError for a 0-d array.
     """
+    target = _text("save", path)
+    if not isinstance(arrays, (Mapping, Sequence)):
+        raise ArgumentError(f"save {target!r}: arrays must stand in a dict or a list, not in {type(arrays).__name__}")
     names, given = (list(arrays), arrays.values()) if isinstance(arrays, Mapping) else ([], arrays)
     values = [None if array is None else asnumpy(array) for array in given]
-    target = os.fspath(path)
     for name in names:
         if not isinstance(name, str):
             raise FileFormatError(f"save {target!r}: names must be texts, but one is {name!r}")
@@ -65,6 +68,12 @@ def save(path: Path, arrays: Mapping[str, Any] | Sequence[Any]) -> None:
             _save_npz(file, target, names or [f"arr_{i}" for i in range(len(values))], values)
         else:
             _save_params(file, target, names, values)
+
+
+def _text(call: str, path: Any) -> str:
+    if not isinstance(path, (str, os.PathLike)):  # a number would be a file that is open already
+        raise ArgumentError(f"{call}: the path must be a text or a Path, but it is {path!r}")
+    return os.fspath(path)
 
 
 class _ParamsReader:

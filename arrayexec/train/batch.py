@@ -182,8 +182,8 @@ class Shard:
     """
 
     def __init__(self, who: str, batch_size: int, num_shards: int, shard_id: int) -> None:
-        if batch_size < 1:
-            raise AttributeValueError(f"{who}: batch_size must be at least 1, but it is {batch_size}")
+        if not isinstance(batch_size, (int, numpy.integer)) or batch_size < 1:
+            raise AttributeValueError(f"{who}: batch_size must be an integer >= 1, but it is {batch_size!r}")
         if not 1 <= num_shards <= batch_size:
             raise AttributeValueError(
                 f"{who}: with batch_size={batch_size}, num_shards must be in 1..{batch_size}, but it is {num_shards}"

@@ -19,7 +19,7 @@ import numpy
 from .. import files
 from ..context import Array, asnumpy, copyto
 from ..errors import AttributeValueError, ShapeError, UnknownNameError, near_miss
-from .options import one_of, registered
+from .options import made, one_of
 from .random import generator
 from .rnn_layout import rnn_pieces
 
@@ -50,14 +50,15 @@ def create(description: str | Initializer, **options: Any) -> Initializer:
     if isinstance(description, Initializer):
         return description
     name = description
-    if description.lstrip().startswith("["):
+    if isinstance(description, str) and description.lstrip().startswith("["):
         try:
             name, options = json.loads(description)
-        except ValueError:
+            options = dict(**options)
+        except (ValueError, TypeError):
             raise AttributeValueError(
                 f"initializer: the text must be like '[\"zero\", {{}}]', but it is {description!r}"
             ) from None
-    return registered("initializer", name, _registry)(**options)
+    return made("initializer", name, _registry, **options)
 
 
 class InitDesc(str):

@@ -229,6 +229,12 @@ class _Wrapper(DataIter):
         return self.current_batch.index
 
 
+def _check_iterator(who: str, given: Any) -> None:
+    for name in ("batch_size", "provide_data", "provide_label"):
+        if not hasattr(given, name):
+            raise AttributeValueError(f"{who}: an iterator must have {name}, but {type(given).__name__} has none")
+
+
 class ResizeIter(_Wrapper):
     """Epochs of exactly ``size`` batches of another iterator, which is reset whenever it ends.
 
@@ -236,6 +242,7 @@ class ResizeIter(_Wrapper):
     """
 
     def __init__(self, data_iter: DataIter, size: int, reset_internal: bool = True) -> None:
+        _check_iterator("ResizeIter", data_iter)
         super().__init__(data_iter.batch_size)
         self.data_iter = data_iter
         self.size = size
@@ -288,6 +295,8 @@ class PrefetchingIter(_Wrapper):
         self.iters = [iters] if isinstance(iters, DataIter) else list(iters)
         if not self.iters:
             raise AttributeValueError("PrefetchingIter: there must be at least one iterator, but there is none")
+        for one in self.iters:
+            _check_iterator("PrefetchingIter", one)
         super().__init__(self.iters[0].batch_size)
         self.provide_data = _renamed([it.provide_data for it in self.iters], rename_data, "rename_data")
         self.provide_label = _renamed([it.provide_label for it in self.iters], rename_label, "rename_label")

@@ -143,7 +143,7 @@ class _Binary(_Averaged):
         """
         counts = numpy.zeros(4)
         for label, pred in self._pairs(labels, preds):
-            self._must_agree(label, pred, pred.shape[-1] == 2 and pred.size == 2 * label.size)
+            self._must_agree(label, pred, pred.shape[-1:] == (2,) and pred.size == 2 * label.size)
             truth = self._classes(label, 2) == 1
             positive = pred.reshape(-1, 2).argmax(1) == 1
             counts += [(a & b).sum() for a in (positive, ~positive) for b in (truth, ~truth)]
@@ -189,6 +189,7 @@ class Perplexity(EvalMetric):
     def update(self, labels: Sequence[Array], preds: Sequence[Array]) -> None:
         """Add a batch: as many labels as predictions without their class axis."""
         for label, pred in self._pairs(labels, preds):
+            self._must_agree(label, pred, -pred.ndim <= self.axis < pred.ndim)
             self._must_agree(label, pred, label.size * pred.shape[self.axis] == pred.size)
             rows = numpy.moveaxis(pred, self.axis, -1).reshape(label.size, -1)
             label = label.reshape(-1)
@@ -266,7 +267,7 @@ class CrossEntropy(EvalMetric):
     def update(self, labels: Sequence[Array], preds: Sequence[Array]) -> None:
         """Add a batch."""
         for label, pred in self._pairs(labels, preds):
-            self._must_agree(label, pred, label.size * pred.shape[-1] == pred.size)
+            self._must_agree(label, pred, pred.ndim > 0 and label.size * pred.shape[-1] == pred.size)
             probabilities = self._probabilities(label, pred.reshape(label.size, -1))
             self.sum_metric -= float(numpy.log(probabilities + self.eps).sum())
             self.num_inst += label.size

@@ -10,7 +10,7 @@ import numpy
 
 from ..context import Array, asnumpy
 from ..errors import AttributeValueError, ShapeError, UnknownNameError, near_miss
-from .options import registered
+from .options import made
 
 Host = numpy.ndarray[Any, Any]
 
@@ -31,15 +31,15 @@ def register(*aliases: str) -> Callable[[_Class], _Class]:
 def create(metric: Any, *args: Any, **options: Any) -> EvalMetric:
     """The metric of a registered name, of a function ``(label, pred)``, of a list of these, or the one given.
 
-    Raises AttributeValueError for an unknown name, with the nearest known one.
+    Raises AttributeValueError for an unknown name or option, with the nearest known one.
     """
     if isinstance(metric, EvalMetric):
         return metric
     if isinstance(metric, (list, tuple)):
         return CompositeEvalMetric([create(one, *args, **options) for one in metric])
     if callable(metric):
-        return CustomMetric(metric, *args, **options)
-    return registered("metric", metric, _registry)(*args, **options)
+        return made("metric", "custom", _registry, metric, *args, **options)
+    return made("metric", metric, _registry, *args, **options)
 
 
 class EvalMetric:

@@ -6,7 +6,6 @@ in cache-sized pieces with two small scratch arrays, so an update allocates noth
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
@@ -14,10 +13,10 @@ from typing import Any, ClassVar, TypeVar
 import numpy
 
 from ..context import Array, Context, asnumpy, context_of, copyto
-from ..errors import AttributeValueError, CheckpointError, ShapeError, near_miss
+from ..errors import AttributeValueError, CheckpointError, ShapeError
 from ..executor import note_write
 from .lr_scheduler import LRScheduler
-from .options import registered
+from .options import made
 
 Key = int | str
 State = dict[str, Array]
@@ -40,15 +39,7 @@ def create(name: str | Optimizer, **options: Any) -> Optimizer:
     """
     if isinstance(name, Optimizer):
         return name
-    cls = registered("optimizer", name, _registry)
-    known = [*inspect.signature(cls).parameters, *inspect.signature(Optimizer).parameters]
-    for option in options:
-        if option not in known:
-            raise AttributeValueError(
-                f"optimizer {name!r}: there is no option {option!r}"
-                + near_miss(option, [one for one in known if one != "options"])
-            )
-    return cls(**options)
+    return made("optimizer", name, _registry, **options)
 
 
 class Scratch:
@@ -146,10 +137,11 @@ class Optimizer:
 
         Raises ShapeError where parameter and gradient differ.
         """
-        if weight.shape != grad.shape:
+        if getattr(grad, "shape", None) != weight.shape:
+            given = f"has {grad.shape}" if hasattr(grad, "shape") else f"is {grad!r}"
             raise ShapeError(
                 f"{type(self).__name__}: the gradient of {self._name(key)!r} must have the shape "
-                f"{weight.shape}, but it has {grad.shape}"
+                f"{weight.shape}, but it {given}"
             )
         self._count(key)
         factors = self.factors(key, self._get_lr(key), self._get_wd(key))
@@ -399,6 +391,10 @@ class Updater:
         Raises CheckpointError where it is not that, or belongs to another optimizer. Shapes are checked when
         a parameter is next updated.
         """
+        if not isinstance(saved, Mapping):
+            raise CheckpointError(
+                f"updater: the saved states must be a dict of get_states(), but they are {type(saved).__name__}"
+            )
         mine = type(self.optimizer).__name__.lower()
         missing = [name for name in ("optimizer", "num_update", "counts", "states") if name not in saved]
         if missing:

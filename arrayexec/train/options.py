@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..errors import AttributeValueError, near_miss
 
@@ -23,5 +24,22 @@ def registered(kind: str, name: object, registry: Mapping[str, _Value]) -> _Valu
     """What is registered under a name, whatever its case; raises AttributeValueError if nothing is."""
     found = registry.get(str(name).lower())
     if found is None:
-        raise AttributeValueError(f"{kind}: there is none called {name!r}{near_miss(str(name), registry)}")
+        written = name if isinstance(name, str) else ""
+        raise AttributeValueError(f"{kind}: there is none called {name!r}{near_miss(written, registry)}")
     return found
+
+
+def made(kind: str, name: object, registry: Mapping[str, type[_Value]], /, *values: Any, **options: Any) -> _Value:
+    """An instance of the class registered under a name; raises AttributeValueError for a wrong name or option.
+
+    Classes of users may take what options they like.
+    """
+    cls = registered(kind, name, registry)
+    if cls.__module__.partition(".")[0] == __name__.partition(".")[0]:
+        inits = [inspect.signature(base.__init__) for base in cls.__mro__[:-1]]  # type: ignore[misc]
+        parameters = [parameter for init in inits for parameter in list(init.parameters.values())[1:]]
+        known = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
+        for option in options:
+            if option not in known:
+                raise AttributeValueError(f"{kind} {name!r}: there is no option {option!r}{near_miss(option, known)}")
+    return cls(*values, **options)

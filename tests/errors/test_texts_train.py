@@ -88,6 +88,8 @@ cases(
     sparse_rows=loads(params(sparse(1, (1, 3), (3, 2), longs(0)))),
     sparse_csr=loads(params(sparse(2, (1,), (2, 2), longs(0, 1), longs(0)))),
     sparse_csr_rows=loads(params(sparse(2, (1,), (2, 2), longs(0, 2, 1), longs(0)))),
+    load_number=lambda: files.load(5),
+    save_array=lambda: files.save("a.params", zeros(2, 3)),
     save_name=lambda: files.save("a.params", {5: zeros(2)}),
     save_type=lambda: files.save("a.params", {"a": np.zeros(2, complex)}),
     save_number=lambda: files.save("a.params", [zeros()]),
@@ -174,6 +176,9 @@ cases(
     array_iter_rows=lambda: NDArrayIter(zeros(2, 3), zeros(3)),
     array_iter_no_rows=lambda: NDArrayIter(zeros(0, 3)),
     array_iter_last_batch=lambda: iterator(last_batch_handle="rollover"),
+    batch_size_text=lambda: iterator(batch_size="2"),
+    resize_array=lambda: ResizeIter(zeros(2), 3),
+    prefetching_array=lambda: PrefetchingIter([zeros(2)]),
     resize_ended=lambda: ResizeIter(Ended(), 3).iter_next(),
     prefetching_nothing=lambda: PrefetchingIter([]),
     prefetching_lengths=lambda: list(PrefetchingIter([iterator(4), iterator(2)])),
@@ -195,6 +200,9 @@ def updated(name: Any, label: Any, pred: Any, **options: Any) -> Callable[[], An
 
 cases(
     metric_name=lambda: metric.create("acurracy"),
+    metric_option=lambda: metric.create("acc", axs=0),
+    metric_option_of_function=lambda: metric.create(lambda label, pred: 0, nmae="zero"),
+    metric_axis=updated("perplexity", zeros(2), zeros(2, 3), axis=2),
     metric_no_update=lambda: metric.EvalMetric().update([], []),
     metric_output=lambda: metric.create("acc", output_names=["softmax"]).update_dict(
         {"label": zeros(2)}, {"softmax_output": zeros(2, 3)}
@@ -235,7 +243,9 @@ cases(
     optimizer_option=lambda: optimizer.create("sgd", momentun=0.9),
     optimizer_no_rule=lambda: optimizer.Optimizer().update("w", zeros(2), zeros(2), {}),
     optimizer_gradient=lambda: optimizer.create("sgd").update("w", zeros(2), zeros(3), {}),
+    optimizer_no_gradient=lambda: optimizer.create("sgd").update("w", zeros(2), None, {}),
     optimizer_scheduled=lambda: scheduled().set_learning_rate(0.1),
+    updater_bytes=lambda: restored("adam", b"states"),
     updater_incomplete=lambda: restored("adam", {"optimizer": "adam"}),
     updater_optimizer=lambda: restored("sgd", states()),
     updater_state=lambda: restored("adam", states(states={"w": {"mean": zeros(3)}})),
@@ -265,6 +275,9 @@ def initializer_load_unnamed() -> None:
 cases(
     initializer_name=lambda: initializer.create("xaviar"),
     initializer_text=lambda: initializer.create("[zero]"),
+    initializer_nothing=lambda: initializer.create(None),
+    initializer_wrong_option=lambda: initializer.create("xavier", magnitud=3),
+    initializer_text_options=lambda: initializer.create('["xavier", 5]'),
     initializer_no_rule=lambda: filled(initializer.Uniform(), zeros(2), "fc_wieght"),
     initializer_class=lambda: filled(initializer.Initializer(), zeros(2)),
     initializer_option=lambda: initializer.Xavier(factor_type="both"),
@@ -324,6 +337,10 @@ cases(
     cell_kernel=lambda: rnn.ConvLSTMCell((1, 3, 8, 8), 2, h2h_kernel=(2, 3)),
     cell_conv_layout=lambda: rnn.ConvLSTMCell((1, 8, 8, 3), 2, conv_layout="NHWC"),
     cell_params_twice=shared_params,
+    cell_no_cell=lambda: rnn.SequentialRNNCell().add(5),
+    cell_inputs_number=lambda: rnn.LSTMCell(2).unroll(2, 2),
+    cell_states=lambda: rnn.LSTMCell(2)(Var("x"), [Var("s")]),
+    cell_states_nothing=lambda: rnn.LSTMCell(2)(Var("x"), None),
     cell_states_count=lambda: modified_stack()(Var("x"), [Var("s")]),
     cell_zoneout=lambda: rnn.ZoneoutCell(rnn.FusedRNNCell(2)),
 )

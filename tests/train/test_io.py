@@ -207,7 +207,7 @@ def test_protocol_methods():
             AttributeValueError,
             "did you mean 'roll_over'",
         ),
-        ({"data": numbers(4), "batch_size": 0}, AttributeValueError, "at least 1"),
+        ({"data": numbers(4), "batch_size": 0}, AttributeValueError, "integer >= 1"),
         ({"data": numbers(4), "batch_size": 2, "num_shards": 3}, AttributeValueError, "num_shards must be in 1..2, but it is 3"),
         (
             {"data": numbers(4), "batch_size": 2, "num_shards": 2, "shard_id": 2},

@@ -482,7 +482,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "length": (
         lambda: rnn.RNNCell(2).unroll(3, [sym.Variable("x")]),
         errors.CompositionError,
-        "<RNNCell 'rnn_'>: unroll of 3 steps takes 3 inputs, but it was given 1",
+        "<RNNCell 'rnn_'>: unroll of 3 steps takes one symbol or a list of 3, but it was given 1 inputs",
     ),
     "outputs": (
         lambda: rnn.RNNCell(2).unroll(2, sym.Group([sym.Variable("x"), sym.Variable("y")])),
@@ -499,7 +499,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
             1, [sym.Variable("x")], []
         ),
         errors.CompositionError,
-        "<BidirectionalCell ''> takes 2 states, but it was given 0",
+        "<BidirectionalCell ''> takes a list of 2 states, but it was given 0",
     ),
     "params twice": (
         lambda: rnn.SequentialRNNCell(params=rnn.RNNParams()).add(rnn.RNNCell(2, params=rnn.RNNParams())),

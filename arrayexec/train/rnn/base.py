@@ -145,6 +145,14 @@ def taken(cell: BaseRNNCell, args: Arrays, name: str) -> Array:
     return args.pop(name)
 
 
+def check_states(cell: BaseRNNCell, states: Any) -> None:
+    """Raise CompositionError unless there are as many ``states`` as ``cell`` has."""
+    wanted, counted = len(cell.state_info), hasattr(states, "__len__")
+    if not counted or len(states) != wanted:
+        given = len(states) if counted else repr(states)
+        raise CompositionError(f"{cell!r} takes a list of {wanted} states, but it was given {given}")
+
+
 def time_axis(layout: str) -> int:
     """The place of T in ``layout``; AttributeValueError if there is none."""
     axis = layout.find("T")
@@ -163,9 +171,11 @@ def as_steps(cell: BaseRNNCell, length: int, inputs: Any, layout: str) -> list[S
                 f"{len(inputs)} outputs; hand over list(symbol)"
             )
         return list(sym.split(inputs, axis=axis, num_outputs=length, squeeze_axis=1))
-    if len(inputs) != length:
+    listed = isinstance(inputs, (list, tuple))
+    if not listed or len(inputs) != length:
+        given = f"{len(inputs)} inputs" if listed else repr(inputs)
         raise CompositionError(
-            f"{cell!r}: unroll of {length} steps takes {length} inputs, but it was given {len(inputs)}"
+            f"{cell!r}: unroll of {length} steps takes one symbol or a list of {length}, but it was given {given}"
         )
     return list(inputs)
 

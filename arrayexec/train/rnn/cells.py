@@ -8,7 +8,7 @@ from typing import Any
 from ... import symbol as sym
 from ...symbol import Symbol
 from ..initializer import LSTMBias
-from .base import BaseRNNCell, RNNParams, StateInfo
+from .base import BaseRNNCell, RNNParams, StateInfo, check_states
 
 Activation = str | Callable[..., Symbol]
 
@@ -34,8 +34,9 @@ class GatedCell(BaseRNNCell):
         """States (n, num_hidden)."""
         return [{"shape": (0, self._num_hidden), "__layout__": "NC"} for _ in range(self._num_states)]
 
-    def _next_step(self) -> str:
-        """The beginning of the names of the next step's nodes."""
+    def _next_step(self, states: Sequence[Symbol]) -> str:
+        """The beginning of the names of the next step's nodes, which must be given the cell's ``states``."""
+        check_states(self, states)
         self._counter += 1
         return f"{self._prefix}t{self._counter}_"
 
@@ -67,7 +68,7 @@ class RNNCell(GatedCell):
 
     def __call__(self, inputs: Symbol, states: Sequence[Symbol]) -> tuple[Symbol, list[Symbol]]:
         """Output (n, num_hidden) and the new state, which is the same."""
-        name = self._next_step()
+        name = self._next_step(states)
         output = self._activate(
             self._affine("i2h", inputs, f"{name}i2h") + self._affine("h2h", states[0], f"{name}h2h"), f"{name}out"
         )
@@ -90,7 +91,7 @@ class LSTMCell(GatedCell):
 
     def __call__(self, inputs: Symbol, states: Sequence[Symbol]) -> tuple[Symbol, list[Symbol]]:
         """Output (n, num_hidden), and the new states: output and memory."""
-        name = self._next_step()
+        name = self._next_step(states)
         gates = self._affine("i2h", inputs, f"{name}i2h") + self._affine("h2h", states[0], f"{name}h2h")
         i, f, g, o = sym.SliceChannel(gates, num_outputs=4, name=f"{name}slice")
         i, f = _sigmoid(i, f"{name}i"), _sigmoid(f, f"{name}f")
@@ -113,7 +114,7 @@ class GRUCell(GatedCell):
 
     def __call__(self, inputs: Symbol, states: Sequence[Symbol]) -> tuple[Symbol, list[Symbol]]:
         """Output (n, num_hidden) and the new state, which is the same."""
-        name = self._next_step()
+        name = self._next_step(states)
         i2h, h2h = self._affine("i2h", inputs, f"{name}_i2h"), self._affine("h2h", states[0], f"{name}_h2h")
         i_r, i_z, i_n = sym.SliceChannel(i2h, num_outputs=3, name=f"{name}_i2h_slice")
         h_r, h_z, h_n = sym.SliceChannel(h2h, num_outputs=3, name=f"{name}_h2h_slice")

@@ -9,7 +9,7 @@ from ... import symbol as sym
 from ...context import Array
 from ...errors import CompositionError
 from ...symbol import Symbol
-from .base import Arrays, BaseRNNCell, RNNParams, StateInfo, Unrolled, as_steps, merge, time_axis
+from .base import Arrays, BaseRNNCell, RNNParams, StateInfo, Unrolled, as_steps, check_states, merge, time_axis
 from .fused import FusedRNNCell
 
 
@@ -22,6 +22,8 @@ class _Compound(BaseRNNCell):
         self._override = params is not None
 
     def _take(self, cell: BaseRNNCell) -> None:
+        if not isinstance(cell, BaseRNNCell):
+            raise CompositionError(f"{self!r} is made of cells, but it was given {cell!r}")
         if self._override:
             if not cell._own_params:
                 raise CompositionError(f"{self!r}: give params either to the outer cell or to {cell!r}, not to both")
@@ -60,9 +62,7 @@ class _Compound(BaseRNNCell):
 
     def _with_states(self, states: Sequence[Symbol]) -> Iterator[tuple[BaseRNNCell, list[Symbol]]]:
         """Every cell with its own share of ``states``."""
-        wanted = len(self.state_info)
-        if len(states) != wanted:
-            raise CompositionError(f"{self!r} takes {wanted} states, but it was given {len(states)}")
+        check_states(self, states)
         start = 0
         for cell in self._cells:
             end = start + len(cell.state_info)
