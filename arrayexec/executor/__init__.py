@@ -2,10 +2,11 @@
 
 from .arena import Arena, InputPool, allocate_segment, note_write, pool_of
 from .bind import assemble, bind, simple_bind
+from .checks import check_values
 from .executor import Executor
 from .parts import Inferred, inferred
 
 __all__ = [
-    "Arena", "Executor", "Inferred", "InputPool", "allocate_segment", "assemble", "bind", "inferred", "note_write",
-    "pool_of", "simple_bind",
+    "Arena", "Executor", "Inferred", "InputPool", "allocate_segment", "assemble", "bind", "check_values", "inferred",
+    "note_write", "pool_of", "simple_bind",
 ]  # fmt: skip

@@ -152,8 +152,8 @@ def simple_bind(
     found = inferred(symbol, given, type_dict or {}, "simple_bind")
     requests = grad_requests(names, grad_req)
     if isinstance(shared_arg_names, str):
-        what = repr(shared_arg_names)
-        raise BindError(f"simple_bind: shared_arg_names must be a list of names, but it is the text {what}")
+        fact = "simple_bind: shared_arg_names must be a list of names"
+        raise BindError(f"{fact}, but it is the text {shared_arg_names!r}")
     lent = set(shared_arg_names or ()).intersection(names)
     pool, pooled = None, shared_data_arrays if shared_data_arrays is not None else shared_buffer
     if pooled is not None:
@@ -161,7 +161,7 @@ def simple_bind(
         if not isinstance(mapping, MutableMapping):
             what = type(mapping).__name__
             raise BindError(f"simple_bind: shared_data_arrays must be a dict of arrays by name, but it is a {what}")
-        held = {name: pooled[name] for name in given if name not in lent and pooled.get(name) is not None}
+        held = {n: pooled[n] for n in names if n in given and n not in lent and pooled.get(n) is not None}
         check_context(context, held, "shared input")
         pool = pool_of(pooled, context)
     arguments, gradients, aux = {}, {}, {}
@@ -216,7 +216,7 @@ def assemble(
     wanted = [n for n in names if requests[n] != "null" and n not in gradients]
     if wanted:  # the plan says in which order they are finished
         order = [n for n in executor.plan().gradient_order() if n not in gradients]
-        order += sorted(set(wanted).difference(order), key=wanted.index)
+        order = list(dict.fromkeys([*order, *wanted]))
         for of_inputs in (False, True):
             grads |= new("gradient", (n for n in order if (n in inputs) == of_inputs))
     executor.bind_inputs()  # so that the mapping of shared inputs has them from the start

@@ -115,6 +115,3 @@ def bind_exec(
     store.parameters |= {n: a for n, a in own.parameters.items() if n in param_names}
     store.gradients |= {n: g for n, g in own.gradients.items() if n in param_names}
     return executor
-
-
-_check_arguments, _bind_exec = check_arguments, bind_exec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -82,11 +82,10 @@ class DataParallelExecutorGroup:
     # --- arrays ------------------------------------------------------------------------------------------------
 
     def _inputs(self, names: Sequence[str]) -> list[list[tuple[Any, Array]]]:
-        arrays = [executor.arg_dict for executor in self.train_execs]
-        rows = [self.slices[i] for i in self.devices]
+        rows, held = [self.slices[i] for i in self.devices], [executor.arg_dict for executor in self.train_execs]
         return [
-            [(rows_of(self._axis[name], part), held[name]) for part, held in zip(rows, arrays, strict=True)]
-            for name in names
+            [(rows_of(self._axis[name], part), array) for part, array in zip(rows, arrays, strict=True)]
+            for name, arrays in zip(names, _by_name(names, held), strict=True)
         ]
 
     @property
@@ -102,20 +101,17 @@ class DataParallelExecutorGroup:
     @property
     def param_arrays(self) -> list[list[Array]]:
         """For every parameter, its array on every device."""
-        held = [executor.own_arguments for executor in self.train_execs]
-        return [[arrays[name] for arrays in held] for name in self.param_names]
+        return _by_name(self.param_names, [executor.own_arguments for executor in self.train_execs])
 
     @property
     def grad_arrays(self) -> list[list[Array]]:
         """For every parameter, its gradient on every device."""
-        held = [executor.grad_dict for executor in self.train_execs]
-        return [[arrays[name] for arrays in held] for name in self.param_names]
+        return _by_name(self.param_names, [executor.grad_dict for executor in self.train_execs])
 
     @property
     def aux_arrays(self) -> list[list[Array]]:
         """For every auxiliary state, its array on every device."""
-        held = [executor.aux_dict for executor in self.train_execs]
-        return [[arrays[name] for arrays in held] for name in self.aux_names]
+        return _by_name(self.aux_names, [executor.aux_dict for executor in self.train_execs])
 
     # --- a step ------------------------------------------------------------------------------------------------
 
@@ -212,6 +208,10 @@ class DataParallelExecutorGroup:
                 label[rows_of(axis, rows)] for label, axis in zip(labels, axes, strict=False)
             ]  # fmt: skip
             metric.update(list(mine), executor.outputs)
+
+
+def _by_name(names: Sequence[str], held: Sequence[Mapping[str, Array]]) -> list[list[Array]]:
+    return [[arrays[name] for arrays in held] for name in names]
 
 
 @functools.cache

@@ -15,39 +15,24 @@ import numpy as np
 
 from ..comm import Communicator, GradientBuckets
 from ..context import Context, asnumpy, copyto
-from ..errors import (
-    ArgumentError,
-    BucketError,
-    DeviceError,
-    NotBoundError,
-    ShapeError,
-    UnknownNameError,
-    format_shape,
-    near_miss,
-)
+from ..errors import ArgumentError, BucketError, DeviceError, NotBoundError, UnknownNameError, near_miss
+from ..executor import check_values
 from ..streams import current_seed
-from .binding import _bind_exec, _check_arguments, bind_exec, check_arguments
+from .binding import bind_exec, check_arguments
 from .executor_group import DataParallelExecutorGroup
 from .gradient_sync import Layout, describe_nodes
-from .loading import (
-    Described,
-    _load_data,
-    _load_general,
-    _load_label,
-    batch_axis,
-    load_data,
-    load_general,
-    load_label,
-    rows_of,
-)
+from .loading import Described, batch_axis, load_data, load_general, load_label, rows_of
 from .replicas import KINDS, Replicas
-from .split import _split_input_slice, split_input_slice
+from .split import split_input_slice
 
 __all__ = [
     "DataParallelExecutorGroup", "DataParallelExecutorManager", "_bind_exec", "_check_arguments", "_load_data",
     "_load_general", "_load_label", "_split_input_slice", "bind_exec", "check_arguments", "load_data", "load_general",
     "load_label", "split_input_slice",
 ]  # fmt: skip
+
+_bind_exec, _check_arguments, _split_input_slice = bind_exec, check_arguments, split_input_slice
+_load_data, _load_general, _load_label = load_data, load_general, load_label
 
 Array = Any
 _Generated = tuple[Any, Sequence[str] | None, Sequence[str] | None]
@@ -194,7 +179,7 @@ class DataParallelExecutorManager:
             )  # fmt: skip
             for kind, brought in (("parameters", group.param_names), ("aux", group.aux_names)):
                 for name in self._kept.keys() & set(brought):
-                    _check_shape(name, getattr(self._replicas.lead, kind)[name], self._kept[name])
+                    _check_value(name, self._kept[name], getattr(self._replicas.lead, kind)[name])
                     self._replicas.write(kind, name, self._kept.pop(name), "set_params")
             self._replicas.catch_up(before)
             self._groups[place] = group
@@ -242,7 +227,7 @@ class DataParallelExecutorManager:
                 self._replicas.check("set_params", kind, arrays)
             for name, value in arrays.items():
                 for held in self._replicas.of(kind, name):
-                    _check_shape(name, held, value)
+                    _check_value(name, value, held)
         for kind, arrays in given.items():
             for name, value in arrays.items():
                 if not self._replicas.of(kind, name):
@@ -443,12 +428,8 @@ def _known(title: str, given: Sequence[str] | None, known: list[str], default: l
     return names
 
 
-def _check_shape(name: str, held: Array, given: Array) -> None:
-    if tuple(held.shape) != tuple(given.shape):
-        raise ShapeError(
-            f"set_params: '{name}' must be {format_shape(held.shape)}, "
-            f"but the array given is {format_shape(given.shape)}"
-        )
+def _check_value(name: str, given: Array, held: Array) -> None:
+    check_values(f"set_params: '{name}'", given, held.shape, "the array given")
 
 
 def _first_rows(batch: Any, described: Described, rows: int) -> Any:

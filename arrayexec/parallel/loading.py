@@ -79,12 +79,9 @@ def _with_rows(desc: DataDesc, rows: int) -> DataDesc:
 
 
 def _matched(
-    role: str,
-    arrays: Sequence[Array],
-    own: Sequence[Any] | None,
-    names: Sequence[str] | None,
+    role: str, arrays: Sequence[Array], own: Sequence[Any] | None, names: Sequence[str] | None,
     default: tuple[DataDesc, ...],
-) -> tuple[DataDesc, ...]:
+) -> tuple[DataDesc, ...]:  # fmt: skip
     known = tuple(map(describe, own)) if own else default
     if not own and names is not None:
         like = {desc.name: desc for desc in default}
@@ -149,6 +146,3 @@ def load_label(batch: Any, targets: Sequence[Target]) -> None:
     """Copy the labels of a batch into their targets; none where the batch has none."""
     if batch.label:
         load_general(batch.label, targets)
-
-
-_load_general, _load_data, _load_label = load_general, load_data, load_label

@@ -53,6 +53,3 @@ def split_input_slice(batch_size: int, work_load_list: Sequence[float], short: b
         slices.append(slice(start, start + size))
         start += size
     return slices
-
-
-_split_input_slice = split_input_slice

@@ -16,19 +16,10 @@ __all__ = ["Draft", "Plan", "Rewrite", "Step", "Value", "build", "lay_out", "mak
 
 
 def make_plan(
-    graph: Graph,
-    shapes: Sequence[Any],
-    types: Sequence[Any],
-    wants: Mapping[str, str],
-    *,
-    is_train: bool,
-    backward: bool = True,
-    indirect: frozenset[str] = frozenset(),
-    strided: frozenset[str] = frozenset(),
-    rewrites: Sequence[Rewrite] = (),
-    alignment: int = 64,
-    keep_all: bool = False,
-) -> Plan:
+    graph: Graph, shapes: Sequence[Any], types: Sequence[Any], wants: Mapping[str, str], *, is_train: bool,
+    backward: bool = True, indirect: frozenset[str] = frozenset(), strided: frozenset[str] = frozenset(),
+    rewrites: Sequence[Rewrite] = (), alignment: int = 64, keep_all: bool = False,
+) -> Plan:  # fmt: skip
     """Plan of one mode of a graph; ``rewrites`` (fusion, layouts, shards) see the draft before memory is laid out."""
     draft = build(graph, shapes, types, wants, is_train=is_train, backward=backward, indirect=indirect, strided=strided)
     for rewrite in rewrites:

@@ -80,14 +80,9 @@ class Draft:
     """The value of every entry of the graph."""
 
     def add(
-        self,
-        name: str,
-        shape: tuple[int, ...],
-        dtype: Any,
-        role: str = "internal",
-        base: int | None = None,
+        self, name: str, shape: tuple[int, ...], dtype: Any, role: str = "internal", base: int | None = None,
         offset: int = 0,
-    ) -> int:
+    ) -> int:  # fmt: skip
         """Number of a new value."""
         self.values.append(Value(name, tuple(shape), np.dtype(dtype), role, base, offset))
         return len(self.values) - 1
