@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -48,8 +48,9 @@ def _address(array: Array) -> int:
     return id(array)  # executors hand out one and the same array object for as long as they are bound
 
 
-def mark_arrays(arrays: Sequence[Array], mark: WriteMark) -> set[WriteMark]:
-    """Put ``mark`` on arrays that have none yet; the marks of all of them."""
+def mark_arrays(arrays: Iterable[Array]) -> set[WriteMark]:
+    """Put a mark on arrays that have none yet; the marks of all of them."""
+    mark = WriteMark()
     return {_marks.setdefault(_address(array), mark) for array in arrays}
 
 

@@ -167,7 +167,7 @@ class Executor:
                 plan, self._binding, self.arena.buffer, self._arguments, aux, self._states, self._position
             )
         if self._marks is None:
-            self._marks = mark_arrays(list(self._arguments.values()), WriteMark())
+            self._marks = mark_arrays(self._arguments.values())
         return self._bound[mode]
 
     # --- running -----------------------------------------------------------------------------------------------

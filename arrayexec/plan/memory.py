@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from .record import Draft, Plan, Step
 
@@ -73,8 +74,18 @@ class _Lives:
         self.storage = [find(s) for s in self.storage]
 
 
-def _best_fit(spans: Sequence[tuple[int, int, int, int]], alignment: int) -> tuple[dict[int, int], int]:
-    """Offsets of (start, end, size, key) spans, taken in order of start: each into the smallest hole that holds it."""
+class _Span(NamedTuple):
+    """When a storage is needed, and how many bytes; spans are placed in this order."""
+
+    start: int
+    rank: int  # outputs come first, in their order
+    storage: int
+    end: int
+    size: int
+
+
+def _best_fit(spans: Sequence[_Span]) -> tuple[dict[int, int], int]:
+    """Offsets of the storages, each in turn put into the smallest hole that holds it, and the bytes in all."""
     offsets: dict[int, int] = {}
     holes: list[tuple[int, int]] = []  # (offset, size), sorted by offset
     ends: dict[int, list[tuple[int, int]]] = {}
@@ -91,11 +102,10 @@ def _best_fit(spans: Sequence[tuple[int, int, int, int]], alignment: int) -> tup
             place -= 1
         holes.insert(place, (offset, size))
 
-    for start, end, size, key in spans:
+    for start, _, storage, end, size in spans:
         while pending and pending[0] < start:
             for block in ends.pop(pending.pop(0)):
                 give_back(*block)
-        size = -(-max(size, 1) // alignment) * alignment
         fitting = [(hole, place) for place, (_, hole) in enumerate(holes) if hole >= size]
         if fitting:
             hole, place = min(fitting)
@@ -106,7 +116,7 @@ def _best_fit(spans: Sequence[tuple[int, int, int, int]], alignment: int) -> tup
             top = offset + size
         else:
             offset, top = top, top + size
-        offsets[key] = offset
+        offsets[storage] = offset
         if end not in ends:
             ends[end] = []
             bisect.insort(pending, end)
@@ -129,21 +139,21 @@ def lay_out(draft: Draft, alignment: int = 64, keep_all: bool = False) -> Plan:
         lives.share()
     storages = {s for s in lives.storage if draft.values[s].in_arena and s in lives.start}
     output_rank = {lives.storage[v]: i for i, v in reversed(list(enumerate(draft.outputs)))}
+    size = {s: -(-max(draft.values[s].nbytes, 1) // alignment) * alignment for s in storages}
     spans = sorted(
-        (lives.start[s], output_rank.get(s, len(draft.outputs)), s, lives.end[s], draft.values[s].nbytes)
-        for s in storages
+        _Span(lives.start[s], output_rank.get(s, len(draft.outputs)), s, lives.end[s], size[s]) for s in storages
     )
-    places, total = _best_fit([(start, end, size, key) for start, _, key, end, size in spans], alignment)
+    places, total = _best_fit(spans)
     base_offset = _view_offsets(draft)
     offsets = [
         places[s] + base_offset[i] if (s := lives.storage[i]) in places else None for i in range(len(draft.values))
     ]
-    live, peak = _peak(spans, lives.end_of_time, alignment)
+    live, peak = _peak(spans, lives.end_of_time)
     last_step = {time: number for number, time in enumerate(lives.time)}
     dead: list[list[int]] = [[] for _ in steps]
-    for _, _, storage, end, _ in spans:
-        if end in last_step:
-            dead[last_step[end]].append(storage)
+    for span in spans:
+        if span.end in last_step:
+            dead[last_step[span.end]].append(span.storage)
     return Plan(
         values=tuple(draft.values), steps=tuple(steps), backward_start=backward_start, outputs=tuple(draft.outputs),
         head_gradients=tuple(draft.head_gradients), arguments=dict(draft.arguments), aux=dict(draft.aux),
@@ -161,13 +171,12 @@ def _view_offsets(draft: Draft) -> list[int]:
     return found
 
 
-def _peak(spans: Sequence[tuple[int, int, int, int, int]], end_of_time: int, alignment: int) -> tuple[int, int]:
+def _peak(spans: Sequence[_Span], end_of_time: int) -> tuple[int, int]:
     """Most bytes that are live at one time, and that time."""
     change = [0] * (end_of_time + 3)
-    for start, _, _, end, size in spans:
-        size = -(-max(size, 1) // alignment) * alignment
-        change[start + 1] += size
-        change[end + 2] -= size
+    for span in spans:
+        change[span.start + 1] += span.size
+        change[span.end + 2] -= span.size
     live = best = when = 0
     for time, delta in enumerate(change):
         live += delta

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import threading
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -428,8 +428,44 @@ def test_flat_segments_in_the_order_of_backward() -> None:
     assert max(places.values()) - min(places.values()) < 4 * 64 + sum(executor.grad_dict[n].nbytes for n in places)
 
 
-def test_on_ready_comes_in_order_while_backward_runs() -> None:
+@register_op
+class CountsItsStates(Op):
+    """``out = data + state``; the state is the number of states made so far, which ``made`` lists by rows."""
+
+    made: ClassVar[list[int]] = []
+    examples = [{"data": (2, 2)}]
+
+    def infer(self, s: Any) -> None:
+        s.out = s.data
+
+    def prepare(self, known: Any, context: Any) -> Any:
+        self.made.append(known.data[0])
+        return len(self.made)
+
+    def forward(self, xp: Any, state: Any, data: Any, out: Any) -> None:
+        xp.add(data, state, out=out)
+
+    def backward(self, xp: Any, dout: Any, ddata: Any) -> None:
+        xp.copyto(ddata, dout)
+
+
+def test_a_state_is_made_once_a_node_and_executor() -> None:
+    CountsItsStates.made.clear()
+    x = sym.Variable("x")
+    executor = sym.CountsItsStates(sym.CountsItsStates(sym.tanh(x))).simple_bind(ax.cpu(), x=(2, 3))
+    assert CountsItsStates.made == [], "binding allocates, it does not run"
+    for is_train in (True, False, True):
+        np.testing.assert_array_equal(executor.forward(is_train)[0], np.full((2, 3), 3, np.float32))
+    executor.backward(np.ones((2, 3), np.float32))
+    executor.reshape(x=(1, 3)).forward(True)
+    assert CountsItsStates.made == [2, 2, 1, 1]
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_on_ready_comes_in_order_while_backward_runs(watched: bool) -> None:
     executor = bind_norm(None)
+    if watched:
+        executor.set_monitor_callback(lambda name, array: None)
     executor.forward(True)
     seen: list[tuple[str, bool]] = []
     executor.grad_dict["data"].fill(np.nan)
