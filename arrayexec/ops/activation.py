@@ -10,6 +10,7 @@ from ..dims import ANY
 from ..errors import format_shape
 from ..registry import Op, Sample, Temp, register_op
 from ..streams import width
+from .checks import check_floating
 from .error_function import erf
 from .softmax import WIDE, class_view, keep_where, sigmoid
 
@@ -36,6 +37,11 @@ class Activation(Op):
     def infer(self, s: Any) -> None:
         s.out = s.data
         s.data = s.out
+
+    def types(self, t: Any) -> None:
+        t.same()
+        if self.act_type != "relu":
+            check_floating(t, "data")
 
     def temps(self, s: Any) -> dict[str, Any]:
         kind = "bool" if self.act_type == "relu" else s.dtype("data")
@@ -150,6 +156,10 @@ class LeakyReLU(Op):
             s.fail("gamma", f"must have one dim, but it is {format_shape(s.gamma)}")
         elif s.gamma[0] != 1:
             s.gamma = (channels,)
+
+    def types(self, t: Any) -> None:
+        t.same()
+        check_floating(t, "data")
 
     def temps(self, s: Any) -> dict[str, Any]:
         kind, random = s.dtype("data"), self.act_type == "rrelu"

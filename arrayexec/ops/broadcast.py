@@ -8,9 +8,9 @@ from typing import Any
 from ..dims import ANY, UNKNOWN, Shape, through
 from ..errors import AttributeValueError
 from ..registry import Op, Temp, register_op
+from .checks import check_axis
 from .elemwise import ARITHMETIC, COMPARISONS, mod_samples
 from .expression import Pointwise, Row, Table, sum_to, total_for
-from .shape import check_axis
 
 
 @through
@@ -127,6 +127,12 @@ class broadcast_to(_Stretch):
     shape: tuple[int, ...]
     examples = ({"data": (1, 3, 1), "shape": (2, 0, 4)}, {"data": (2, 1), "shape": (2, 2)})
 
+    def __post_init__(self) -> None:
+        if min(self.shape, default=0) < 0:
+            raise AttributeValueError(
+                f"broadcast_to: attribute 'shape' must hold whole numbers >= 0, but it is {self.shape}"
+            )
+
     @property
     def rows(self) -> str | None:  # type: ignore[override]
         """Rows are independent unless the first axis is stretched."""
@@ -150,9 +156,9 @@ class broadcast_axis(_Stretch):
         return "parallel" if all(axis > 0 for axis in self.axis) else None
 
     def __post_init__(self) -> None:
-        if len(self.axis) != len(self.size):
+        if len(self.axis) != len(self.size) or min(self.size, default=0) < 0:
             raise AttributeValueError(
-                "broadcast_axis: attribute 'size' must hold as many numbers as 'axis', "
+                "broadcast_axis: attribute 'size' must hold as many numbers >= 0 as 'axis', "
                 f"but they are {self.size} and {self.axis}"
             )
 

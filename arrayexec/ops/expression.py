@@ -27,6 +27,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..registry import Op, Sample, Temp, get_op, register_op
+from .checks import check_floating
 from .error_function import erf
 
 _OPERATORS: dict[type[ast.AST], str] = {
@@ -96,8 +97,8 @@ class Pointwise(Op):
 
     def types(self, t: Any) -> None:
         t.same()
-        if self.floating and t.out is not None and np.dtype(t.out).kind in "iub":
-            t.fail(self.expression.inputs[0], f"must be of a floating type, but it is {np.dtype(t.out).name}")
+        if self.floating:
+            check_floating(t, self.expression.inputs[0])
 
     def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
         kind = s.dtype("out")

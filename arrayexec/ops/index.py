@@ -13,7 +13,7 @@ import numpy as np
 from ..dims import ANY, UNKNOWN, drop, insert, replace
 from ..errors import AttributeValueError, format_shape
 from ..registry import Op, Sample, Temp, register_op
-from .shape import check_axis
+from .checks import check_axis
 
 
 def whole(xp: Any, data: Any, index: Any, count: int, wrap: bool = False) -> None:

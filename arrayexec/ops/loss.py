@@ -14,8 +14,8 @@ import numpy as np
 from ..dims import ANY, UNKNOWN, product
 from ..errors import format_shape
 from ..registry import Op, Sample, Temp, register_op
+from .checks import check_axis, check_floating
 from .index import class_places, class_temps, gather
-from .shape import check_axis
 from .softmax import keep_where, row_temp, sigmoid, softmax_into
 
 
@@ -88,6 +88,10 @@ class SoftmaxOutput(Op):
             choice = " or ".join(dict.fromkeys(map(format_shape, options)))
             s.fail("label", f"must be {choice} for data {format_shape(data)}, but it is {format_shape(label)}{hint}")
         s.label = fits[0]
+
+    def types(self, t: Any) -> None:
+        t.same()
+        check_floating(t, "data")
 
     def _view(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
         """``shape`` as (rows, classes, places)."""
@@ -188,6 +192,10 @@ class Regression(Op):
         s.label = (data[0],) + (UNKNOWN,) * (len(label) - 1)
         if product(label) != product(data):
             s.fail("label", f"must have as many values as data {format_shape(data)}, but it is {format_shape(label)}")
+
+    def types(self, t: Any) -> None:
+        t.same()
+        check_floating(t, "data")
 
     def _scale(self, xp: Any, label: Any, ddata: Any) -> None:
         """Multiply the gradient with grad_scale over the number of values a row."""
@@ -340,6 +348,10 @@ class softmax_cross_entropy(Op):
         s.data = (UNKNOWN, UNKNOWN)
         s.label = s.data[:1]
         s.data = (*s.label, UNKNOWN)
+
+    def types(self, t: Any) -> None:
+        t.same()
+        check_floating(t, "data")
 
     def total_outputs(self) -> int:
         return 1  # the files do not count prob

@@ -8,8 +8,8 @@ from typing import Any
 
 from ..dims import ANY, replace
 from ..registry import Op, Sample, Temp, register_op
+from .checks import check_axis, check_floating
 from .linalg import wide
-from .shape import check_axis
 
 Array = Any
 LANES = 1 << 10  # lanes that a row with channels last holds, at most
@@ -76,6 +76,7 @@ class BatchNorm(Op):
             t.data = t.gamma  # float32 parameters go with 16-bit data too, so they say nothing
         t.out = t.data
         t.data = t.out
+        check_floating(t, "data")
         if t.data is not None:
             for name in ("gamma", "beta", "moving_mean", "moving_var", "mean", "var"):
                 setattr(t, name, wide(t.data))

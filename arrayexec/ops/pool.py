@@ -10,6 +10,7 @@ from typing import Any, Literal
 from ..dims import ANY, UNKNOWN
 from ..errors import AttributeValueError
 from ..registry import Op, Sample, Temp, register_op
+from .checks import check_floating
 from .linalg import wide
 from .windows import Layout, channels_first, check_layout, is_known, join, per_axis, split
 
@@ -112,6 +113,11 @@ class Pooling(Op):
                                f"{kernel}, but it is {size}")  # fmt: skip
         out = [self._length(size, *axis) for size, axis in zip(sizes, axes, strict=True)]
         s.out = join(batch, channels, out, last)
+
+    def types(self, t: Any) -> None:
+        t.same()
+        if self.pool_type in ("avg", "lp"):
+            check_floating(t, "data")
 
     def _whole(self, sizes: tuple[int, ...]) -> bool:
         """True if there is one window, and it is all of the data."""

@@ -10,7 +10,7 @@ from ..dims import ANY
 from ..errors import AttributeValueError
 from ..registry import Op, Temp, register_op
 from ..streams import width
-from .shape import check_axis
+from .checks import check_axis, check_floating
 
 Array = Any
 PIECE = 1 << 16  # random numbers that are drawn at a time
@@ -56,6 +56,7 @@ class Dropout(Op):
     def types(self, t: Any) -> None:
         t.same()
         t.mask = "bool"
+        check_floating(t, "data")
 
     def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
         columns = width(math.prod(s.mask[1:]))

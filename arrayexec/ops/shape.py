@@ -12,13 +12,7 @@ import numpy as np
 from ..dims import ANY, UNKNOWN, distinct, drop, insert, permute, replace, swap
 from ..errors import AttributeValueError, format_shape
 from ..registry import Many, Op, register_op
-
-
-def check_axis(s: Any, name: str, axis: int, shape: Any = None) -> None:
-    """Refuse a value ``name`` (one of a ``Many``: of ``shape``) of known rank that has no axis ``axis``."""
-    shape = getattr(s, name) if shape is None else shape
-    if shape is not ANY and not -len(shape) <= axis < len(shape):
-        s.fail(name, f"must have an axis {axis}, but it is {format_shape(shape)}")
+from .checks import check_axis
 
 
 def move(xp: Any, source: Any, target: Any) -> None:
@@ -233,7 +227,7 @@ class transpose(Op):
 
     def __post_init__(self) -> None:
         rank = len(self.axes)
-        if sorted(axis % max(rank, 1) for axis in self.axes) != list(range(rank)):
+        if sorted(axis + rank if axis < 0 else axis for axis in self.axes) != list(range(rank)):
             raise AttributeValueError(f"transpose: attribute 'axes' must name every axis once, but it is {self.axes}")
 
     def infer(self, s: Any) -> None:
@@ -393,7 +387,12 @@ class Crop(Op):
     rows = "parallel"
 
     def __post_init__(self) -> None:
-        if self.num_args not in (1, 2) or len(self.offset) != 2 or len(self.h_w) != 2 or min(self.offset) < 0:
+        if (
+            self.num_args not in (1, 2)
+            or len(self.offset) != 2
+            or len(self.h_w) != 2
+            or min(self.offset + self.h_w) < 0
+        ):
             raise AttributeValueError(
                 "Crop: attribute 'num_args' must be 1 or 2, 'offset' and 'h_w' must be two whole numbers >= 0, "
                 f"but they are {self.num_args}, {self.offset} and {self.h_w}"

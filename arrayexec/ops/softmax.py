@@ -11,7 +11,7 @@ import numpy as np
 from ..dims import UNKNOWN, drop
 from ..errors import AttributeValueError, format_shape
 from ..registry import Op, Sample, Temp, register_op
-from .shape import check_axis
+from .checks import check_axis, check_floating
 
 WIDE = {"float16": "float32"}
 """Element types whose sums are made in another."""
@@ -98,6 +98,7 @@ class _Softmax(Op):
             t.same()
         else:
             t.out = self.dtype
+        check_floating(t, "data" if self.dtype is None else "out")
 
     def temps(self, s: Any) -> dict[str, Any]:
         kind = s.dtype("out")
@@ -208,6 +209,10 @@ class SoftmaxActivation(Op):
         s.out = s.data
         s.data = s.out
         check_axis(s, "data", 1)
+
+    def types(self, t: Any) -> None:
+        t.same()
+        check_floating(t, "data")
 
     def temps(self, s: Any) -> dict[str, Any]:
         return {"row": row_temp(class_view(s.data, self.mode == "channel"), 1, s.dtype("data"))}

@@ -14,6 +14,7 @@ import pytest
 
 import arrayexec as ax
 from arrayexec import operator, sym
+from arrayexec.errors import TypeInferenceError
 from arrayexec.ops import elemwise
 from tests.errors.recorder import PACKAGE, Faults, Recorder, section
 
@@ -50,9 +51,12 @@ cases(
     activation_gamma_dims=refused(lambda: sym.LeakyReLU(A, Var("g"), act_type="prelu", name="n"), a=(2, 3), g=(1, 3)),
     elemwise_shapes=refused(lambda: sym.elemwise_add(A, B, name="n"), a=(2, 3), b=(2, 4)),
     elemwise_type=refused(lambda: sym.sigmoid(A, name="n"), types=True, a="int32"),
+    activation_type=refused(lambda: sym.Activation(A, act_type="tanh", name="n"), types=True, a="int32"),
     elemwise_no_class=lambda: elemwise.relv,
     broadcast_dims=refused(lambda: sym.broadcast_add(A, B, name="n"), a=(2, 3), b=(2, 4)),
     broadcast_to_dim=refused(lambda: sym.broadcast_to(A, shape=(2, 4), name="n"), a=(2, 3)),
+    broadcast_to_negative=lambda: sym.broadcast_to(A, shape=(2, -1), name="n"),
+    broadcast_axis_negative=lambda: sym.broadcast_axis(A, axis=0, size=-1, name="n"),
     broadcast_axis_beyond=refused(lambda: sym.broadcast_axis(A, axis=5, size=2, name="n"), a=(2, 1)),
     broadcast_axis_sizes=refused(lambda: sym.broadcast_axis(A, axis=(0, 1), size=(2,), name="n"), a=(1, 1)),
     broadcast_like_one_side=refused(lambda: sym.broadcast_like(A, B, lhs_axes=(0,), name="n"), a=(1, 3), b=(2, 3)),
@@ -103,6 +107,7 @@ cases(
     norm_axis=refused(lambda: sym.BatchNorm(A, axis=2, name="n"), a=(2, 3)),
     embedding_sizes=lambda: sym.Embedding(A, input_dim=0, output_dim=3, name="n"),
     softmax_temperature=lambda: sym.softmax(A, temperature=0, name="n"),
+    softmax_type=refused(lambda: sym.softmax(A, dtype="int32", name="n"), types=True, a="float32"),
     softmax_nothing=bound(lambda: sym.softmax(A, name="n"), a=(2, 0)),
     log_softmax_length=lambda: sym.log_softmax(A, use_length=True, name="n"),
     softmax_output_label=refused(lambda: sym.SoftmaxOutput(A, B, name="n"), a=(4, 3), b=(4, 1, 1)),
@@ -110,6 +115,21 @@ cases(
     regression_label_dims=bound(lambda: sym.LinearRegressionOutput(A, B, name="n"), a=(4, 3), b=()),
     regression_label_values=refused(lambda: sym.LinearRegressionOutput(A, B, name="n"), a=(4, 3), b=(4, 2)),
 )
+
+
+@pytest.mark.parametrize(
+    "symbol",
+    [
+        sym.Activation(A, act_type="sigmoid"), sym.LeakyReLU(A), sym.BatchNorm(A), sym.Dropout(A), sym.softmax(A),
+        sym.log_softmax(A), sym.SoftmaxActivation(A), sym.SoftmaxOutput(A), sym.softmax_cross_entropy(A, B),
+        sym.LinearRegressionOutput(A), sym.LogisticRegressionOutput(A), sym.Pooling(A, kernel=(2,), pool_type="avg"),
+    ],
+    ids=lambda symbol: symbol._heads[0][0].op.form.name,
+)  # fmt: skip
+def test_what_gives_fractions_refuses_whole_numbers(symbol: Any) -> None:
+    with pytest.raises(TypeInferenceError, match="data 'a' must be of a floating type, but it is int8"):
+        symbol.infer_type(a="int8")
+
 
 # --- indices and shapes ----------------------------------------------------------------------------------------------
 
@@ -125,6 +145,7 @@ cases(
     flatten_values=refused(lambda: sym.Flatten(A, name="n") + B, a=(2, 3, 0), b=(2, 13)),
     expand_dims_axis=refused(lambda: sym.expand_dims(A, axis=3, name="n"), a=(2, 3)),
     transpose_axes=lambda: sym.transpose(A, axes=(0, 0), name="n"),
+    transpose_axes_beyond=lambda: sym.transpose(A, axes=(0, 5), name="n"),
     transpose_dims=refused(lambda: sym.transpose(A, axes=(1, 0), name="n"), a=(2, 3, 4)),
     swap_axis=refused(lambda: sym.swapaxes(A, dim1=0, dim2=2, name="n"), a=(2, 3)),
     slice_bounds=lambda: sym.slice(A, begin=(0, 0), end=(1,), name="n"),
@@ -132,6 +153,7 @@ cases(
     slice_dims=refused(lambda: sym.slice(A, begin=(0, 0), end=(1, 1), name="n"), a=(2,)),
     slice_nothing=refused(lambda: sym.slice_axis(A, axis=1, begin=3, end=5, name="n"), a=(2, 3)),
     crop_attributes=lambda: sym.Crop(A, num_args=1, offset=(0, -1), name="n"),
+    crop_size=lambda: sym.Crop(A, num_args=1, h_w=(-1, 2), name="n"),
     crop_window=refused(lambda: sym.Crop(A, num_args=1, offset=(4, 0), h_w=(2, 2), name="n"), a=(2, 1, 5, 4)),
     concat_axis=refused(lambda: sym.Concat(A, B, dim=2, name="n"), a=(2, 3), b=(2, 3)),
     concat_count=lambda: sym.Concat(A, num_args=0, name="n"),
