@@ -292,7 +292,7 @@ class Executor:
                 raise UnknownNameError(f"{self.title}: forward has no argument '{name}'{near}")
             who = f"{self.title}: argument '{name}'"
             check_values(who, array, specs[name][0], "the array given to forward", hint)
-        words = f"forward({', '.join(f'{name}=…' for name in inputs)}) of {self.title}"
+        words = f"forward({'=…, '.join(inputs)}=…) of {self.title}"
         write([(self._arguments[name], array) for name, array in inputs.items()], words)
 
     # --- monitors ----------------------------------------------------------------------------------------------
