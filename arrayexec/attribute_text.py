@@ -123,8 +123,10 @@ def _reader(annotation: Any, where: str) -> tuple[Any, str]:
             ),
             f"{text} or None",
         )
-    raise OperatorDefinitionError(f"{where}: type {annotation} of an attribute is not one of bool int float str Literal "
-                                  "numpy.dtype tuple[…, ...] or X | None")  # fmt: skip
+    raise OperatorDefinitionError(
+        f"{where}: type {annotation} of an attribute is not one of bool int float str Literal "
+        "numpy.dtype tuple[…, ...] or X | None"
+    )
 
 
 class Attribute(NamedTuple):
@@ -180,7 +182,7 @@ def to_text(value: Any) -> str:
     """The text that MXNet would store for a Python value given as an attribute."""
     if isinstance(value, str):
         return value
-    if isinstance(value, type) or isinstance(value, np.dtype):
+    if isinstance(value, type | np.dtype):
         return np.dtype(value).name
     if isinstance(value, list):
         value = tuple(value)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..plan import Plan
-from ..symbol.graph import Graph
+from ..symbol.graph import Graph, Node
 from .bound import BoundPlan
 
 MonitorCallback = Callable[[str, Any], None]
@@ -21,12 +21,18 @@ def run_watched(
     for made, name, value in _outputs(bound.plan, graph) if forward else _gradients(bound.plan, graph):
         watched.setdefault(made, []).append((name, value))
 
-    def report(made: int) -> None:
-        for name, value in watched.get(made, ()):
+    passed: dict[int, list[tuple[str, int]]] = {}
+    for number, node, position, value in () if forward else bound.plan.passed:
+        passed.setdefault(number, []).append((_gradient_name(graph.nodes[node], position), value))
+
+    def report(made: int, given: Mapping[int, Sequence[tuple[str, int]]] = watched) -> None:
+        for name, value in given.get(made, ()):
             callback(name, bound.arrays[value].copy())
 
     report(-1)
-    for call, step in zip(*(bound.forward_part if forward else bound.backward_part), strict=True):
+    start = 0 if forward else bound.plan.backward_start
+    for number, (call, step) in enumerate(zip(*(bound.forward_part if forward else bound.backward_part), strict=True)):
+        report(start + number, passed)
         bound.run([call], [step])
         for value in step.writes:
             report(value)
@@ -50,7 +56,6 @@ def _gradients(plan: Plan, graph: Graph) -> Iterator[tuple[int, str, int]]:
         node = graph.nodes[step.node]
         if step.kind != "backward" or node.signature is None:
             continue
-        single = len(node.signature.inputs) == 1
         for (kind, place), binding in zip(node.signature.backward or (), step.bindings, strict=True):
             if kind != "dinput":
                 continue
@@ -58,4 +63,10 @@ def _gradients(plan: Plan, graph: Graph) -> Iterator[tuple[int, str, int]]:
             values = binding if isinstance(binding, tuple) else (binding,)
             for position, value in zip(places, values, strict=True):
                 if isinstance(value, int):
-                    yield value, f"{node.name}_backward_output{'' if single else position}", value
+                    yield value, _gradient_name(node, position), value
+
+
+def _gradient_name(node: Node, position: int) -> str:
+    """``<node>_backward_output``, with the input's number where there are several."""
+    single = node.signature is not None and len(node.signature.inputs) == 1
+    return f"{node.name}_backward_output{'' if single else position}"

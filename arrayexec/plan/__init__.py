@@ -24,4 +24,5 @@ def make_plan(
     draft = build(graph, shapes, types, wants, is_train=is_train, backward=backward, indirect=indirect, strided=strided)
     for rewrite in rewrites:
         draft = rewrite(draft)
+        draft.passed = []  # they count steps that the rewrite has changed
     return lay_out(draft, alignment, keep_all)

@@ -191,6 +191,7 @@ class _Builder:
         """Contribute to the gradients of the ``wanted`` inputs of a node."""
         node, inputs, outputs = self.graph.nodes[number], self.graph.inputs[number], self.graph.outputs(number)
         signature, op = _applied(node)
+        written: list[int] = []
         if self.is_view(number) and wanted == [0]:
             found = {0: self.internal(inputs[0], base=self.sums[outputs[0]])}
         else:
@@ -212,6 +213,11 @@ class _Builder:
                 gradients["d" + signature.inputs[position]] = found[position]
             if written:
                 self.operator(number, "backward", gradients)
+        self.draft.passed += [
+            (len(self.draft.steps), number, position, value)
+            for position, value in found.items()
+            if position not in written
+        ]
         for position in wanted:
             self.contribute(inputs[position], found[position])
         for entry in outputs:  # their gradients have been read by all who read them

@@ -158,7 +158,7 @@ def lay_out(draft: Draft, alignment: int = 64, keep_all: bool = False) -> Plan:
         values=tuple(draft.values), steps=tuple(steps), backward_start=backward_start, outputs=tuple(draft.outputs),
         head_gradients=tuple(draft.head_gradients), arguments=dict(draft.arguments), aux=dict(draft.aux),
         gradients=dict(draft.gradients), is_train=draft.is_train, offsets=tuple(offsets), arena_bytes=total,
-        live_bytes=live, entries=tuple(draft.entries),
+        live_bytes=live, entries=tuple(draft.entries), passed=tuple(draft.passed),
         peak_step=last_step.get(peak, 0), dead_after=tuple(map(tuple, dead)),
     )  # fmt: skip
 

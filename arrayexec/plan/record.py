@@ -64,6 +64,10 @@ class Step:
     inplace: tuple[tuple[int, int], ...] = ()  # (written value, read value) pairs that may share bytes
 
 
+Passed = tuple[int, int, int, int]
+"""A gradient that an operator passes on without a step of its own: (number of steps before it, node, input, value)."""
+
+
 @dataclasses.dataclass(slots=True)
 class Draft:
     """A plan before memory is laid out: what rewrites (fusion, layouts, shards) take and give."""
@@ -76,6 +80,7 @@ class Draft:
     aux: dict[str, int]
     gradients: dict[str, int]
     is_train: bool
+    passed: list[Passed] = dataclasses.field(default_factory=list)
     entries: list[int] = dataclasses.field(default_factory=list)
     """The value of every entry of the graph."""
 
@@ -111,6 +116,7 @@ class Plan:
     arena_bytes: int
     live_bytes: int
     peak_step: int
+    passed: tuple[Passed, ...]
     entries: tuple[int, ...]
     dead_after: tuple[tuple[int, ...], ...]
     """For every step, the arena values whose bytes are free when it is done."""

@@ -675,6 +675,27 @@ def test_monitor_sees_true_values_in_order(lender: Any) -> None:
     same(gradients(plain), gradients(executor))
 
 
+def test_monitor_sees_gradients_that_are_passed_on() -> None:
+    """Additions and reshapes have no step of their own in backward; their gradients are reported all the same."""
+    data = sym.Variable("data")
+    net = sym.elemwise_add(sym.Reshape(data, shape=(-1, 2), name="flat"), sym.Variable("shift"), name="sum")
+    net = sym.tanh(net, name="act")
+    rng = np.random.default_rng(4)
+    args = {"data": rng.random((2, 4), np.float32), "shift": rng.random((4, 2), np.float32)}
+    executor = net.bind(ax.cpu(), args, {n: np.zeros_like(a) for n, a in args.items()})
+    seen: dict[str, np.ndarray] = {}
+    executor.set_monitor_callback(lambda name, array: seen.update({name: array}))
+    out = executor.forward(True)[0].copy()
+    head = rng.random((4, 2), np.float32)
+    executor.backward(head)
+    want = head * (1 - out * out)
+    backward = [n for n in seen if "backward" in n]
+    assert backward == ["act_backward_output", "sum_backward_output0", "sum_backward_output1", "flat_backward_output"]
+    for name in backward:
+        np.testing.assert_allclose(seen[name].reshape(4, 2), want, rtol=1e-6)
+    assert seen["flat_backward_output"].shape == (2, 4)
+
+
 def test_monitor_exceptions_propagate(lender: Any) -> None:
     executor = bind_norm(lender)
 

@@ -154,7 +154,9 @@ def test_documents(text: Any) -> None:
 def test_attribute_texts(value: str) -> None:
     document = json.loads(json.dumps(FILE))
     document["nodes"][3]["attrs"]["num_hidden"] = value
-    with pytest.raises(ArrayExecError, match="^FullyConnected 'fc' in the JSON text: attribute 'num_hidden' must be") as caught:
+    with pytest.raises(
+        ArrayExecError, match="^FullyConnected 'fc' in the JSON text: attribute 'num_hidden' must be"
+    ) as caught:
         sym.load_json(json.dumps(document))
     assert len(str(caught.value)) < 300
 
@@ -163,7 +165,10 @@ def test_attribute_texts(value: str) -> None:
 @pytest.mark.parametrize("number", ["999999999999", "+99999999", " 100001 "])
 def test_ports_without_number(op: str, number: str) -> None:
     key = {"Concat": "num_args", "SliceChannel": "num_outputs"}[op]
-    nodes = [{"op": "null", "name": "a", "inputs": []}, {"op": op, "name": "c", "attrs": {key: number}, "inputs": [[0, 0, 0]]}]
+    nodes = [
+        {"op": "null", "name": "a", "inputs": []},
+        {"op": op, "name": "c", "attrs": {key: number}, "inputs": [[0, 0, 0]]},
+    ]
     with pytest.raises(FileFormatError, match="more than 100000$"):
         sym.load_json(json.dumps({"nodes": nodes, "heads": [[1, 0, 0]]}))
 

@@ -112,7 +112,9 @@ def test_types_that_nobody_says() -> None:
 def test_names_that_are_taken() -> None:
     """Also by operators whose family nobody has used yet; a refused registration leaves no name behind."""
     for options in (dict(name="InstanceNormalisation", aliases=("Convolution",)), dict(name="Convolution")):
-        with pytest.raises(OperatorDefinitionError, match="^operator name 'Convolution' is taken by arrayexec.ops.conv"):
+        with pytest.raises(
+            OperatorDefinitionError, match="^operator name 'Convolution' is taken by arrayexec.ops.conv"
+        ):
             register(REST, **options)
     assert registry.find_op("InstanceNormalisation") is None
     for bad in (dict(name=5), dict(name="Odd", aliases="abc")):
@@ -139,9 +141,13 @@ def test_families_imported_from_two_threads() -> None:
 
 def test_arrays_where_symbols_belong() -> None:
     array = np.ones((2, 2), np.float32)
-    with pytest.raises(CompositionError, match="^FullyConnected: input 0 must be a symbol, but it is an array; make it"):
+    with pytest.raises(
+        CompositionError, match="^FullyConnected: input 0 must be a symbol, but it is an array; make it"
+    ):
         sym.FullyConnected(array, num_hidden=3)
-    with pytest.raises(CompositionError, match="input 'data' must be a symbol, but it is a ndarray; make it a Variable"):
+    with pytest.raises(
+        CompositionError, match="input 'data' must be a symbol, but it is a ndarray; make it a Variable"
+    ):
         sym.FullyConnected(data=array, num_hidden=3)
 
 
