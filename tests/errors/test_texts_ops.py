@@ -212,7 +212,7 @@ def made(kind: Any) -> Callable[..., Any]:
 
 cases(
     custom_unknown=lambda: sym.Custom(A, op_type="arrayexec.Scael", name="n"),
-    custom_keyword=lambda: sym.Custom(A, op_type="arrayexec.Scale", facter=2, name="n"),
+    custom_keyword=lambda: sym.Custom(A, op_type="arrayexec.Scale", bias=2, name="n"),
     custom_no_class=lambda: operator.register("odd")(Copy),
     custom_names=custom(list_outputs=lambda self: ["data"]),
     custom_shapes=custom(infer_shape=lambda self, shapes: (shapes, [])),
