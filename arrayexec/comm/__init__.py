@@ -42,7 +42,7 @@ def init(backend: str = "auto", timeout: float | None = None) -> Communicator:
     if backend not in BACKENDS:
         raise RendezvousError(
             f"comm.init: the backend must be one of {', '.join(BACKENDS)}, but it is {backend!r}"
-            + near_miss(str(backend), BACKENDS)
+            + near_miss(str(backend), BACKENDS, shown=0)
         )
     if backend == "nccl":
         raise BackendUnavailableError(

@@ -156,7 +156,7 @@ def _first_difference(ranks: Sequence[Sequence[tuple[str, str]]], what: str) -> 
     groups: dict[str, list[int]] = {}
     for rank, text in enumerate(texts):
         groups.setdefault(text, []).append(rank)
-    rows = [(f"rank {ranges(ranks)}", text) for text, ranks in groups.items()]
+    rows = [(named(ranks), text) for text, ranks in groups.items()]
     return message(fact, rows, "found", "every rank must run the same program with the same model and options")
 
 
@@ -169,3 +169,8 @@ def ranges(ranks: Sequence[int]) -> str:
         else:
             runs.append([rank, rank])
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def named(ranks: Sequence[int]) -> str:
+    """``rank 3``, or ``ranks 0-2, 5``."""
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {ranges(ranks)}"

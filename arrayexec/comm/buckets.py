@@ -98,10 +98,13 @@ class GradientBuckets:
         max_bytes: int = MAX_BYTES,
     ) -> None:
         if max_in_flight < 1:
-            raise CollectiveError(f"max_in_flight must be at least 1, but it is {max_in_flight}")
+            raise CollectiveError(f"GradientBuckets: max_in_flight must be at least 1, but it is {max_in_flight}")
         for name, array in gradients.items():
             if not array.flags.c_contiguous:
-                raise CollectiveError(f"gradient {name!r} must be C-contiguous to be summed over ranks")
+                raise CollectiveError(
+                    f"GradientBuckets: gradient {name!r} must be C-contiguous to be summed over ranks, "
+                    f"but it is {tuple(array.shape)} with strides {tuple(array.strides)}"
+                )
         self._comm, self._gradients, self._max_in_flight = comm, dict(gradients), max_in_flight
         segments = [segment for segment in segments if isinstance(segment, numpy.ndarray)]
         places = _places(gradients, segments)
@@ -142,7 +145,7 @@ class GradientBuckets:
             self._check_name(name)
             if name in self._written:
                 raise CollectiveError(
-                    f"gradient {name!r} was written twice in one step, "
+                    f"GradientBuckets: gradient {name!r} was written twice in one step, "
                     f"but gradient bucket {self._buckets_of[name][0]} may be on its way\n"
                     "  call finish() after every backward, or sum with grad_req='add' and reduce once"
                 )
@@ -179,7 +182,7 @@ class GradientBuckets:
 
     def _check_name(self, name: str) -> None:
         if name not in self._gradients:
-            raise UnknownNameError(f"no gradient is called {name!r}{near_miss(name, self._gradients)}")
+            raise UnknownNameError(f"GradientBuckets: no gradient is called {name!r}{near_miss(name, self._gradients)}")
 
     def _mark(self, name: str) -> None:
         if not self._written:

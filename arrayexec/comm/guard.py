@@ -14,13 +14,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NoReturn, Protocol
 
 from ..errors import BarrierTimeoutError, CollectiveError, CollectiveTimeoutError, PeerFailure, message
-from .base import ranges
+from .base import named
 
 EXIT_ERROR, EXIT_TIMEOUT, EXIT_PEER_LEFT = 1, 86, 87
 
@@ -29,6 +29,7 @@ _SILENT_AFTER = 2.5  # a rank that waits, but was not heard for so long, is not 
 _GATHER = 0.1  # between the first sign of a failure and the report, so that all signs are in
 _GIVE_WAY = 1.0  # a lower rank that waits too reports in the meantime
 _STAGGER = 0.2  # a rank that raised prints after that times its number: one traceback if all raise
+_HOLD = 2.0  # a rank that raised after another one gives that one so long to end the job
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,8 @@ class Guard:
         self._heard: dict[int, dict[str, Any]] = {}  # the last letter of each rank, and when it came
         self._announced = (0, 0.0)  # number of the collective, when
         self._suspect = (0, 0.0)  # number of the collective with a sign of failure, since when
+        self._watched = (0, 0.0)  # number of the collective, when it was last watched
+        self._stopped = 0.0  # seconds of its wait in which this rank itself did not run
         self._failure: CollectiveError | None = None
         self._forked = False
 
@@ -101,20 +104,22 @@ class Guard:
         self._hear()
         now = time.monotonic()
         ahead = any(letter["number"] >= operation.number for letter in self._heard.values())
+        if self._watched[0] != operation.number:
+            self._stopped = 0.0
+        elif now - self._watched[1] > _SILENT_AFTER:
+            self._stopped += now - self._watched[1]  # then nobody else is late: what they say is still to be heard
+        self._watched = (operation.number, now)
         number, when = self._announced
         told = number == operation.number
         if now - when > _ANNOUNCE_AFTER if told else ahead or waited > _ANNOUNCE_AFTER:
             self._announced = (operation.number, now)
-            letter = self._letter("waiting", operation)
-            for rank in range(self._link.size):
-                if rank != self._link.rank:
-                    self._link.post(rank, letter)
+            self._tell("waiting", operation)
         if self._left(operation) or self._elsewhere(operation):
             if self._suspect[0] != operation.number:
                 self._suspect = (operation.number, now)
             if now - self._suspect[1] > _GATHER + self._give_way(operation):
                 self.fail(self._peer_failure(operation))
-        if waited > limit + self._give_way(operation):
+        if waited - self._stopped > limit + self._give_way(operation):
             self.fail(self._timeout(operation, limit))
 
     def completed(self, operation: Operation) -> None:
@@ -129,6 +134,12 @@ class Guard:
     def _hear(self) -> None:
         for rank, letter in self._link.collect():
             self._heard[rank] = {**letter, "when": time.monotonic()}
+
+    def _tell(self, state: str, operation: Operation) -> None:
+        letter = self._letter(state, operation)
+        for rank in range(self._link.size):
+            if rank != self._link.rank:
+                self._link.post(rank, letter)
 
     def _letter(self, state: str, operation: Operation) -> dict[str, Any]:
         return {
@@ -169,7 +180,8 @@ class Guard:
             rows.insert(0, (f"rank {me}", str(operation)))
             hint = "every rank must run the same number of steps and the same calls in the same order"
             return CollectiveError(message(fact, rows, f"collective number {operation.number}", hint))
-        fact = f"{_named(left)} left (exit) while rank {me} waits for it in {operation}"
+        them = "it" if len(left) == 1 else "them"
+        fact = f"{named(left)} left (exit) while rank {me} waits for {them} in {operation}"
         rows = [(f"rank {rank} left after", self._heard[rank]["text"] or "no collective") for rank in left]
         rows.append((f"rank {me} waits in", str(operation)))
         hint = "every rank must run the same number of steps; what ends early must end on all ranks"
@@ -180,11 +192,11 @@ class Guard:
         here = sorted([me, *self._waiting(operation)])
         late = [rank for rank in range(self._link.size) if rank not in here]
         if late:
-            missing = f"{_named(late)} {'is' if len(late) == 1 else 'are'} missing"
+            missing = f"{named(late)} {'is' if len(late) == 1 else 'are'} missing"
             fact = f"{missing} in {operation}: rank {me} has waited for {limit:g} s"
         else:
             fact = f"{operation} did not complete in {limit:g} s, though all ranks have come to it"
-        rows = [("waiting", f"rank {ranges(here)}")]
+        rows = [("waiting", named(here))]
         for rank in late:
             said = self._heard.get(rank, {"number": 0})
             if said["number"] > self._met.number:
@@ -193,10 +205,9 @@ class Guard:
                 text = f"in {self._met}, which is complete" if self._met.number else "nothing"
             rows.append((f"last seen of rank {rank}", text))
         error = BarrierTimeoutError if operation.what.startswith("barrier") else CollectiveTimeoutError
-        hint = (
-            "see what that rank does (stopped, swapping, a slow batch); a longer deadline: "
-            "comm.init(timeout=seconds) or ARRAYEXEC_TIMEOUT"
-        )
+        who = "that rank does" if len(late) == 1 else "those ranks do"
+        hint = f"see what {who} (stopped, swapping, a slow batch)" if late else "see whether the hosts reach each other"
+        hint += "; a longer deadline: comm.init(timeout=seconds) or ARRAYEXEC_TIMEOUT"
         return error(message(fact, rows, f"collective number {operation.number}", hint))
 
     # How a rank ends
@@ -226,12 +237,24 @@ class Guard:
             show()
             return
         if error is not self._failure:
-            time.sleep(_STAGGER * min(self._link.rank, 10))
+            self._let_others_speak()
         where = f" in {self._where()}" if self._where() else ""
         last = str(self._last) if self._last.number else "none"
         _print(f"arrayexec: rank {self._link.rank} of {self._link.size} failed{where}; last collective: {last}")
         show()
         self._abort(_exit_code(error))
+
+    def _let_others_speak(self) -> None:
+        """Where several ranks raise, one of them speaks: the first, else the lowest."""
+        time.sleep(_STAGGER * min(self._link.rank, 10))
+        if threading.current_thread() is not threading.main_thread():
+            return  # the main thread may be inside MPI
+        with contextlib.suppress(Exception):  # where MPI itself has failed, the traceback must still be seen
+            self._hear()
+            if self._ranks(lambda said: said["state"] == "raised"):
+                time.sleep(_HOLD)  # its end of the job comes in between
+            else:
+                self._tell("raised", self._last)
 
     def _leave(self) -> None:
         """The end of the program: wait for the other ranks, and answer those that wait for this one."""
@@ -270,7 +293,3 @@ def _print(line: str) -> None:
 
 def _first_line(error: BaseException) -> str:
     return str(error).partition("\n")[0]
-
-
-def _named(ranks: Sequence[int]) -> str:
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {ranges(ranks)}"

@@ -163,7 +163,7 @@ class Agreeing(LocalCommunicator):
         (
             {"data": "(32, 64)", "lr": "0.1"},
             [{"data": "(32, 64)", "lr": "0.2"}, {"data": "(32, 64)", "lr": "0.1"}],
-            "plan: the ranks must hold the same, but 'lr' differs\n  found:\n    rank 0, 2  0.1\n    rank 1     0.2\n",
+            "plan: the ranks must hold the same, but 'lr' differs\n  found:\n    ranks 0, 2  0.1\n    rank 1      0.2\n",
         ),
         (
             {"a": "1", "b": "2"},
@@ -316,14 +316,14 @@ def test_a_gradient_is_ready_once_a_step() -> None:
     buckets = GradientBuckets(Twin(), gradients_in(segment), [segment])
     buckets.ready("g1")
     assert refused(CollectiveError, lambda: buckets.ready("g1")) == (
-        "gradient 'g1' was written twice in one step, but gradient bucket 0 may be on its way\n"
+        "GradientBuckets: gradient 'g1' was written twice in one step, but gradient bucket 0 may be on its way\n"
         "  call finish() after every backward, or sum with grad_req='add' and reduce once"
     )
     assert refused(UnknownNameError, lambda: buckets.ready("g11")) == (
-        "no gradient is called 'g11'; did you mean 'g1'?"
+        "GradientBuckets: no gradient is called 'g11'; did you mean 'g1'?"
     )
     assert refused(UnknownNameError, lambda: buckets.finish(used=["h"])) == (
-        "no gradient is called 'h'; there are: g0, g1, g2, g3, g4, g5, g6, g7"
+        "GradientBuckets: no gradient is called 'h'; there are: g0, g1, g2, g3, g4, g5, g6, g7"
     )
 
 
@@ -384,10 +384,11 @@ def test_gradients_of_a_device_travel_through_the_host() -> None:
 def test_gradients_that_cannot_be_summed_are_refused() -> None:
     fortran = numpy.zeros((3, 4), order="F")
     assert refused(CollectiveError, lambda: GradientBuckets(LocalCommunicator(), {"w": fortran})) == (
-        "gradient 'w' must be C-contiguous to be summed over ranks"
+        "GradientBuckets: gradient 'w' must be C-contiguous to be summed over ranks, "
+        "but it is (3, 4) with strides (8, 24)"
     )
     assert refused(CollectiveError, lambda: GradientBuckets(LocalCommunicator(), {}, max_in_flight=0)) == (
-        "max_in_flight must be at least 1, but it is 0"
+        "GradientBuckets: max_in_flight must be at least 1, but it is 0"
     )
     other = Agreeing({"gradient w": "float32 (3, 5)", "bucket 0": "w[0:15]"})
     text = refused(PlanMismatchError, lambda: GradientBuckets(other, {"w": numpy.zeros((3, 4), "f4")}))
@@ -468,7 +469,7 @@ def test_several_ranks_that_left_are_named_together(clock: list[float]) -> None:
     letters.hear(4, "left", 0, "")
     letters.hear(0, "waiting", 1, "allreduce of gradient bucket 2")
     assert failing(watcher, operation, clock, 1.0) == (
-        "PeerFailure: ranks 3-4 left (exit) while rank 1 waits for it in allreduce of gradient bucket 2 (step 7)\n"
+        "PeerFailure: ranks 3-4 left (exit) while rank 1 waits for them in allreduce of gradient bucket 2 (step 7)\n"
         "  collectives:\n"
         "    rank 3 left after  no collective\n"
         "    rank 4 left after  no collective\n"
@@ -478,7 +479,7 @@ def test_several_ranks_that_left_are_named_together(clock: list[float]) -> None:
     assert clock[0] - 1000 >= 1.0, "rank 0 waits too and speaks first"
     assert refused(CollectiveError, lambda: watcher.enter("barrier", "")) == (
         "barrier: no collective can follow one that failed: "
-        "ranks 3-4 left (exit) while rank 1 waits for it in allreduce of gradient bucket 2 (step 7)"
+        "ranks 3-4 left (exit) while rank 1 waits for them in allreduce of gradient bucket 2 (step 7)"
     )
 
 
@@ -503,10 +504,10 @@ def test_the_deadline_names_who_is_missing(clock: list[float], what: str, error:
     assert failing(watcher, operation, clock, 5.1) == (
         f"{error.__name__}: ranks 0, 3 are missing in {what} (step 4): rank 1 has waited for 5 s\n"
         "  collective number 2:\n"
-        "    waiting              rank 1-2\n"
+        "    waiting              ranks 1-2\n"
         "    last seen of rank 0  in allreduce (step 3), which is complete\n"
         "    last seen of rank 3  in allreduce (step 3), which is complete\n"
-        "  see what that rank does (stopped, swapping, a slow batch); "
+        "  see what those ranks do (stopped, swapping, a slow batch); "
         "a longer deadline: comm.init(timeout=seconds) or ARRAYEXEC_TIMEOUT"
     )
 
@@ -519,3 +520,30 @@ def test_a_collective_that_all_have_come_to_and_that_does_not_end(clock: list[fl
     clock[0] += 0.1
     text = failing(watcher, operation, clock, 6.5)
     assert text.startswith("BarrierTimeoutError: barrier did not complete in 5 s, though all ranks have come to it\n")
+
+
+def test_a_rank_that_was_stopped_itself_does_not_count_that_time(clock: list[float]) -> None:
+    letters = Letters(2)
+    watcher = guard.Guard(letters, lambda: "")
+    operation = watcher.enter("barrier", "")
+    watcher.watch(operation, 1.0, 5)
+    clock[0] += 60  # nobody called watch in between
+    watcher.watch(operation, 61.0, 5)
+    clock[0] += 2
+    watcher.watch(operation, 64.9, 5)
+    with pytest.raises(BarrierTimeoutError):
+        watcher.watch(operation, 65.1, 5)
+
+
+def test_of_ranks_that_raise_the_first_one_speaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(guard.time, "sleep", slept.append)
+    letters = Letters(3)
+    watcher = guard.Guard(letters, lambda: "")
+    watcher.enter("barrier", "")
+    watcher._let_others_speak()
+    assert letters.sent == [(0, "raised", 1), (2, "raised", 1)]
+    letters.hear(2, "raised", 1)
+    watcher._let_others_speak()
+    assert len(letters.sent) == 2
+    assert slept == [0.2, 0.2, 2.0]  # by its number; then that of the rank that speaks

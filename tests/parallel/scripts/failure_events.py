@@ -1,4 +1,7 @@
-"""Rank 1 fails in its third step, in the way named on the command line; the others go on."""
+"""Rank 1 fails in its third step, in the way named on the command line; the others go on.
+
+Lines are written at once (``print`` writes their ends apart), so that those of several ranks do not run into one.
+"""
 
 import os
 import signal
@@ -20,7 +23,7 @@ def step(ranks: comm.Communicator, number: int) -> None:
 
 
 def stop() -> None:
-    print(f"failing at {time.time()}", file=sys.stderr, flush=True)
+    sys.stderr.write(f"failing at {time.time()}\n")
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
@@ -41,7 +44,7 @@ def fail(ranks: comm.Communicator, event: str) -> None:
     if event == "stopped in a collective":
         threading.Timer(1, stop).start()  # by then it waits for rank 0
         return
-    print(f"failing at {time.time()}", file=sys.stderr, flush=True)
+    sys.stderr.write(f"failing at {time.time()}\n")
     if event in ("exception", "exception on all ranks"):
         raise ValueError("bad row 17")
     if event == "exception in a thread":
@@ -68,10 +71,10 @@ def main(event: str) -> None:
         step(ranks, number)
     ranks.first_step_done()
     if event == "other model":
-        print(f"failing at {time.time()}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"failing at {time.time()}\n")
         ranks.agree({"data": (32, 64), "fc_weight": (64, 11 if guilty else 10)}, "model")
     if event == "other size":
-        print(f"failing at {time.time()}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"failing at {time.time()}\n")
         ranks.allreduce(numpy.ones(11 if guilty else 10))
     if event == "finishes later":
         # rank 1 is done here; the others still work, but need nothing of it
