@@ -102,10 +102,19 @@ def bind(
     written = {f"the gradient of '{name}'": array for name, array in gradients.items()}
     check_overlap(arguments, written | {f"'{name}'": array for name, array in aux.items()})
     arena = shared_exec.arena if shared_exec is not None else Arena(context)
-    return Executor(
-        Binding(found, context, requests, arguments, gradients, aux, arena, rewrites=tuple(rewrites), tier=tier,
-                threads=threads)
+    return _with_memory(
+        Executor(
+            Binding(found, context, requests, arguments, gradients, aux, arena, rewrites=tuple(rewrites), tier=tier,
+                    threads=threads)
+        )
     )  # fmt: skip
+
+
+def _with_memory(executor: Executor) -> Executor:
+    """The executor; if it can be trained, its arena is there from now on: what binding allocates is what was stated."""
+    if any(request != "null" for request in executor.grad_req.values()):
+        executor.arena.reserve(executor.plan().arena_bytes)
+    return executor
 
 
 def _user_shapes(symbol: Any, given: Mapping[str, Any], call: str) -> dict[str, Any]:
@@ -220,7 +229,7 @@ def assemble(
         for of_inputs in (False, True):
             grads |= new("gradient", (n for n in order if (n in inputs) == of_inputs))
     executor.bind_inputs()  # so that the mapping of shared inputs has them from the start
-    return executor
+    return _with_memory(executor)
 
 
 def reshaped(executor: Executor, partial_shaping: bool, allow_up_sizing: bool, shapes: Mapping[str, Any]) -> Executor:

@@ -146,23 +146,36 @@ def test_chain_peaks_below_88_mib() -> None:
         tracemalloc.stop()
 
 
+def bytes_of_arrays() -> int:
+    """Live bytes of NumPy's arrays over 1 KiB."""
+    domain = tracemalloc.DomainFilter(True, np.lib.tracemalloc_domain)
+    return sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces([domain]).traces if trace.size > 1024)
+
+
 def test_live_bytes_after_bind_are_the_memory_plan() -> None:
     net = chain()
     tracemalloc.start()
     try:
         executor = net.simple_bind(ax.cpu(), data=(256, 512))
-        stated = executor.memory_plan()
+        bound = bytes_of_arrays()
         executor.forward(True)
         executor.backward()
-        snapshot = tracemalloc.take_snapshot().filter_traces(
-            [tracemalloc.DomainFilter(True, np.lib.tracemalloc_domain)]
-        )
-        arrays = sum(trace.size for trace in snapshot.traces if trace.size > 1024)
+        run = bytes_of_arrays()
     finally:
         tracemalloc.stop()
+    stated = executor.memory_plan()
     wanted = stated["argument"] + stated["gradient"] + stated["aux"] + stated["arena"]
-    names = len(net.list_arguments())
-    assert wanted <= arrays + 64 and arrays <= wanted + 2 * 64 * names + 4 * 64  # 64 bytes of alignment an array
+    alignment = 2 * 64 * len(net.list_arguments()) + 4 * 64  # 64 bytes an array
+    assert wanted <= bound + 64 and bound <= wanted + alignment
+    assert run == bound
+
+
+def test_binding_the_users_arrays_allocates_the_arena() -> None:
+    net = sym.FullyConnected(sym.Variable("data"), num_hidden=3, name="fc")
+    arrays = [np.zeros(s, np.float32) for s in ((1024, 8), (3, 8), (3,))]
+    executor = bind(net, ax.cpu(), arrays, [None, np.zeros((3, 8), np.float32), None])
+    assert executor.arena.nbytes == executor.memory_plan()["arena"] > 0
+    assert bind(net, ax.cpu(), arrays).arena.nbytes == 0, "without gradients it is as large as what is run first"
 
 
 def allocated_in_second_step(case: str, batch: int) -> int:
