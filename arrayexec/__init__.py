@@ -29,6 +29,7 @@ _OBJECTS = {
     "registry": "Op register_op",
     "context": "Context cpu gpu current_context num_gpus asnumpy copyto",
     "executor": "Executor",
+    "threads": "set_num_threads",
     "train.initializer": "InitDesc",
     "parallel.model_helper": "ModelHelper",
     "parallel.data_parallel_model": "parallelize parallelize_gpu parallelize_cpu parallelize_ideep parallelize_bmuf",

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy  # noqa: F401 - loads the library that is looked for below
 
+from .errors import ArgumentError
+
 
 def cores() -> int:
     """Cores that this process may use."""
@@ -48,12 +50,17 @@ def blas_threads() -> int | None:
     return None if found is None else int(found[1]())
 
 
-def set_blas_threads(count: int) -> bool:
-    """Let one matrix product use ``count`` threads from now on; False where that cannot be set."""
+def set_num_threads(count: int) -> bool:
+    """Let one matrix product use ``count`` threads from now on; False where NumPy's BLAS does not let itself be told.
+
+    Raises ArgumentError unless ``count`` is a whole number of at least 1.
+    """
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ArgumentError(f"set_num_threads: the count must be a whole number of at least 1, but it is {count!r}")
     found = _openblas()
     if found is None:
         return False
-    found[0](max(1, count))
+    found[0](count)
     return True
 
 
@@ -64,8 +71,8 @@ def limited_blas(count: int) -> Iterator[bool]:
     if before is None or before == count:
         yield before == count
         return
-    set_blas_threads(count)
+    set_num_threads(count)
     try:
         yield True
     finally:
-        set_blas_threads(before)
+        set_num_threads(before)

@@ -64,6 +64,7 @@ def main() -> None:
     options = parser.parse_args()
 
     comm = ax.comm.init()  # one rank unless started by mpirun
+    ax.set_num_threads(1)  # products as small as this net's lose more than they win by a second thread
     ax.random.seed(1)
     images, labels, test_images, test_labels = load()
     net = network()

@@ -16,7 +16,7 @@ import numpy
 
 from .. import context
 from ..errors import BackendUnavailableError, CollectiveError, RendezvousError
-from ..threads import cores, set_blas_threads
+from ..threads import cores, set_num_threads
 from .base import FIRST_STEP_FACTOR, Array, Communicator, check_summable, host_buffer, to_json
 from .guard import Guard, Operation
 
@@ -151,7 +151,7 @@ class MPICommunicator(Communicator):
         self.local_rank = hosts[: self.rank].count(hosts[self.rank])
         self.local_size = hosts.count(hosts[self.rank])
         if self.local_size > 1:  # ranks share the cores: a product with more threads than that waits for itself
-            set_blas_threads(max(1, cores() // self.local_size))
+            set_num_threads(max(1, cores() // self.local_size))
 
     def start_allreduce(self, array: Array, what: str) -> MPIRequest:
         begin = self._gradients.Iallreduce

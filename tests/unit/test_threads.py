@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from arrayexec import threads
+from arrayexec.errors import ArgumentError
 
 
 def test_cores() -> None:
@@ -32,9 +33,18 @@ def test_the_library_is_numpys_own(subprocess_env: dict[str, str]) -> None:
     code = (
         "import scipy.linalg, scipy.special, numpy, threadpoolctl\n"
         "from arrayexec import threads\n"
-        "assert threads.set_blas_threads(1)\n"
+        "assert threads.set_num_threads(1)\n"
         "found = {i['filepath']: i['num_threads'] for i in threadpoolctl.threadpool_info() if i['user_api'] == 'blas'}\n"
         "assert [n for path, n in found.items() if 'numpy.libs' in path] == [1], found\n"
     )
     done = subprocess.run([sys.executable, "-c", code], env=subprocess_env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.5, True, "2"])
+def test_counts_that_are_none(count: object) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        threads.set_num_threads(count)  # type: ignore[arg-type]
+    assert str(caught.value) == (
+        f"set_num_threads: the count must be a whole number of at least 1, but it is {count!r}"
+    )
