@@ -84,7 +84,7 @@ def _share(one: Array, other: Array) -> bool:
 
 
 def check_gradient(name: str, gradient: Array, array: Array) -> None:
-    """Refuse a gradient array that is unlike its argument, or whose elements cannot all be written."""
+    """Refuse a gradient array that is unlike its argument, or that cannot be written."""
     if tuple(gradient.shape) != tuple(array.shape):
         raise ShapeError(
             f"bind: the gradient array of '{name}' must be {format_shape(array.shape)}, "
@@ -94,16 +94,21 @@ def check_gradient(name: str, gradient: Array, array: Array) -> None:
         raise TypeInferenceError(
             f"bind: the gradient array of '{name}' must be {array.dtype}, but it is {gradient.dtype}"
         )
-    if not isinstance(gradient, np.ndarray) or not gradient.size:
+    check_writable("bind", f"the gradient array of '{name}'", gradient)
+
+
+def check_writable(who: str, what: str, array: Array) -> None:
+    """Refuse an array whose elements cannot all be written."""
+    if not isinstance(array, np.ndarray) or not array.size:
         return
-    if not gradient.flags.writeable:
-        raise BindError(f"bind: the gradient array of '{name}' must be writable, but it is read-only")
-    reach = gradient.itemsize
-    for stride, dim in sorted((abs(s), d) for s, d in zip(gradient.strides, gradient.shape, strict=True) if d > 1):
+    if not array.flags.writeable:
+        raise BindError(f"{who}: {what} must be writable, but it is read-only")
+    reach = array.itemsize
+    for stride, dim in sorted((abs(s), d) for s, d in zip(array.strides, array.shape, strict=True) if d > 1):
         if stride < reach:
             raise BindError(
-                f"bind: the elements of the gradient array of '{name}' must lie apart, but some share memory "
-                f"(shape {gradient.shape}, strides {gradient.strides})"
+                f"{who}: the elements of {what} must lie apart, but some share memory "
+                f"(shape {array.shape}, strides {array.strides})"
             )
         reach += stride * (dim - 1)
 

@@ -13,7 +13,7 @@ from ..plan import Plan, make_plan
 from ..streams import RunPosition
 from .arena import WriteMark, mark_arrays, write
 from .bound import BoundPlan
-from .checks import check_values
+from .checks import check_values, check_writable
 from .parts import Binding
 from .watch import MonitorCallback, run_watched
 
@@ -31,6 +31,10 @@ class _Run:
     marks: dict[WriteMark, int] = dataclasses.field(default_factory=dict)
     stale: str = ""  # why its backward would be wrong
     finished: bool = False
+
+
+def _moves_states(plan: Plan) -> bool:
+    return any(step.phase == "update" for step in plan.steps)
 
 
 class Executor:
@@ -162,6 +166,9 @@ class Executor:
         self.arena.reserve(plan.arena_bytes)
         self.bind_inputs()
         if mode not in self._bound:
+            if _moves_states(plan):
+                for name, array in self._binding.aux.items():
+                    check_writable(self.title, f"auxiliary state '{name}'", array)
             aux = {**self._binding.aux, **self._aux_copies}
             self._bound[mode] = BoundPlan(
                 plan, self._binding, self.arena.buffer, self._arguments, aux, self._states, self._position
@@ -204,8 +211,9 @@ class Executor:
                 self._watch(self._monitor, bound)
             else:
                 bound.forward(updates)
-        for name, private in self._aux_copies.items():
-            copyto(self._binding.aux[name], private)
+        if updates and self._aux_copies and _moves_states(bound.plan):
+            for name, private in self._aux_copies.items():
+                copyto(self._binding.aux[name], private)
 
     def backward(
         self, out_grads: Any = None, is_train: bool = True, *, on_ready: Callable[[str], None] | None = None
@@ -331,9 +339,13 @@ class Executor:
         first array that does not fit; nothing is copied then.
         """
         pairs = []
-        for kind, given, held in (
+        kinds: Sequence[tuple[str, Any, Mapping[str, Array]]] = (
             ("argument", arg_params, self.arg_dict), ("auxiliary state", aux_params or {}, self._binding.aux),
-        ):  # fmt: skip
+        )  # fmt: skip
+        for kind, given, held in kinds:
+            if not isinstance(given, Mapping):
+                what = type(given).__name__
+                raise ArgumentError(f"{self.title}: {kind}s must be a dict of arrays by name, but they are a {what}")
             for name, array in given.items():
                 if name in held:
                     who = f"{self.title}: {kind} '{name}'"

@@ -208,6 +208,14 @@ cases(
 
 
 @case
+def train_read_only_state() -> None:
+    state = draw(3)
+    state.flags.writeable = False
+    net = sym.BatchNorm(Var("a"), name="bn")
+    net.bind(CPU, [draw(2, 3), draw(3), draw(3)], aux_states=[state, draw(3)]).forward(True)
+
+
+@case
 def bind_gradient_read_only() -> None:
     fixed = draw(2)
     fixed.flags.writeable = False
@@ -228,6 +236,7 @@ cases(
     backward_no_array=lambda: ran().backward(5.0),
     backward_shape=lambda: ran().backward(draw(4, 3)),
     copy_name=lambda: bound().copy_params_from({"fc_wait": draw(2)}),
+    copy_no_dict=lambda: bound().copy_params_from([draw(2)]),
     copy_no_array=lambda: bound().copy_params_from({"fc_bias": [1, 2]}),
     copy_shape=lambda: bound().copy_params_from({"fc_bias": draw(3)}),
     monitor=lambda: bound().set_monitor_callback(5),

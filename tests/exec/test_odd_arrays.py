@@ -114,6 +114,23 @@ def test_arrays_that_cannot_be_written() -> None:
         square_gradient(ones(2, 3), fixed)
 
 
+def test_states_that_cannot_be_written() -> None:
+    """They are read as they are; only training, which moves them, is refused."""
+    fixed = np.broadcast_to(np.float32(0.5), (3,))
+    everywhere = np.lib.stride_tricks.as_strided(ones(1), (3,), (0,))
+
+    def bound() -> ax.Executor:
+        net = sym.BatchNorm(sym.Variable("a"), name="bn")
+        return net.bind(CPU, [ones(2, 3), ones(3), zeros(3)], aux_states=[fixed, everywhere])
+
+    np.testing.assert_allclose(bound().forward()[0], np.full((2, 3), 0.5 / np.sqrt(1 + 1e-3)), rtol=1e-6)
+    with pytest.raises(BindError, match="auxiliary state 'bn_moving_mean' must be writable, but it is read-only$"):
+        bound().forward(True)
+    fixed = zeros(3)
+    with pytest.raises(BindError, match="the elements of auxiliary state 'bn_moving_var' must lie apart"):
+        bound().forward(True)
+
+
 def test_elements_that_are_one_memory() -> None:
     repeated = np.broadcast_to(np.float32(3), (2, 3))
     assert (square_gradient(repeated, zeros(2, 3)) == 6).all(), "an argument is only read"
