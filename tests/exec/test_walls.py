@@ -6,6 +6,7 @@ One proof each, by a rewrite of the draft (or an allocator) that lives in this f
 from __future__ import annotations
 
 import ast
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -218,8 +219,11 @@ def test_two_row_shards_meet_at_a_batch_norm() -> None:
 
     whole, whole_gradients, _ = run()
     serial, serial_gradients, executor = run(rewrites=[shard_rows])
-    with ThreadPoolExecutor(2) as threads:
+    both = threading.Barrier(2, timeout=20)  # neither thread works before the other is there, too
+    started: list[int] = []
+    with ThreadPoolExecutor(2, initializer=lambda: started.append(both.wait())) as threads:
         threaded, threaded_gradients, _ = run(rewrites=[shard_rows], threads=threads)
+    assert sorted(started) == [0, 1]
     lanes = {s.lane for s in executor.plan().steps if s.op is not None and s.op.form.name == "FullyConnected"}
     assert lanes == {0, 1}
     assert {s.lane for s in executor.plan().steps if s.op is not None and s.op.form.name == "BatchNorm"} == {-1}
