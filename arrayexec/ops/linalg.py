@@ -115,13 +115,17 @@ class dot(Op):
         s.lhs = replace(s.lhs, left, s.rhs[right])
         before = s.lhs[1:] if self.transpose_a else s.lhs[:-1]
         after = s.rhs[:-1] if self.transpose_b else s.rhs[1:]
-        if before is ANY or after is ANY:
-            return  # the rank of the result tells nothing about how it is shared out
-        s.out = before + after or (1,)
-        if before or after:
-            split, contracted = len(before), (s.lhs[left],)
-            s.lhs = contracted + s.out[:split] if self.transpose_a else s.out[:split] + contracted
-            s.rhs = s.out[split:] + contracted if self.transpose_b else contracted + s.out[split:]
+        if before is not ANY and after is not ANY:
+            s.out = before + after or (1,)
+        if before is not ANY and before:  # a vector alone says nothing: a result of one dim may be that of two vectors
+            split = len(before)
+        elif after is not ANY and after:
+            split = len(s.out) - len(after)
+        else:
+            return
+        contracted = (s.lhs[left],)
+        s.lhs = contracted + s.out[:split] if self.transpose_a else s.out[:split] + contracted
+        s.rhs = s.out[split:] + contracted if self.transpose_b else contracted + s.out[split:]
 
     def _matrices(self, lhs: Array, rhs: Array) -> tuple[Array, Array]:
         """lhs as (m, k) and rhs as (k, n), without copying where they are contiguous."""

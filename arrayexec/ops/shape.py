@@ -334,6 +334,8 @@ class slice_axis(Sliced):
 
     def infer(self, s: Any) -> None:
         check_axis(s, "data", self.axis)
+        check_axis(s, "out", self.axis)
+        s.data = replace(s.out, self.axis, s.data[self.axis])
         self.said(s)
 
 

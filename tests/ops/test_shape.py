@@ -189,6 +189,10 @@ def test_slices() -> None:
         there_and_back("slice_axis", data, data[key], scattered(data.shape, key), axis=axis, begin=begin, end=end)
     assert _both("slice_axis", (0, 5), (4, 2), axis=1, begin=1, end=3) == ((4, 5), (4, 2))
     assert _both("slice_axis", (3, 0), (), axis=1, begin=1, end=3) == ((3, 0), (3, 0))
+    assert _both("slice_axis", (), (4, 2), axis=-1, begin=1, end=3) == ((4, 0), (4, 2))
+    assert _both("slice_axis", (), (0, 2), axis=1, begin=0, end=None) == ((0, 2), (0, 2))
+    with pytest.raises(ShapeError, match=r"out 'node_output' must have an axis 1, but it is \(4,\)"):
+        _both("slice_axis", (), (4,), axis=1, begin=1, end=3)
     with pytest.raises(ShapeError, match="must hold something at"):
         shapes_of("slice_axis", {"data": (3, 4)}, axis=1, begin=4, end=None)
     with pytest.raises(ShapeError, match="at least 3 dims"):
