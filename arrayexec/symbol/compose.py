@@ -12,7 +12,7 @@ import numpy as np
 
 from ..attribute_text import to_text
 from ..errors import AttributeValueError, CompositionError, near_miss
-from ..registry import Op, get_op, make_op
+from ..registry import SPECIAL, Op, get_op, make_op
 from . import naming
 from .attribute import deprecated_suffix, is_hidden, scoped, stored_key, texts_only
 from .graph import Entry, Node, Source, place, post_order
@@ -71,7 +71,9 @@ def _split(
                     f"{form.name}{where}: '{key}' would belong to the input '{argument}'; "
                     f"make that one yourself: {argument}=Variable('…_{argument}', {suffix}={value})"
                 )
-            inputs = [name for name in form.forward.parameters if name not in form.forward.many]
+            made = [names for names in (cls.outputs, cls.hidden) if not callable(names)]
+            others = SPECIAL.union(form.forward.many, form.forward.temps, *made)
+            inputs = [name for name in form.forward.parameters if name not in others]
             if key in inputs:
                 raise CompositionError(
                     f"{form.name}{where}: input '{key}' must be a symbol, but it is a {type(value).__name__}; "

@@ -312,8 +312,8 @@ class Symbol(Algebra):
 
 
 def Variable(
-    name: str, attr: Mapping[str, str] | None = None, shape: Any = None, lr_mult: float | None = None,
-    wd_mult: float | None = None, dtype: Any = None, init: Any = None, **hidden: str,
+    name: str, shape: Any = None, dtype: Any = None, init: Any = None, lr_mult: float | None = None,
+    wd_mult: float | None = None, attr: Mapping[str, str] | None = None, **hidden: str,
 ) -> Symbol:  # fmt: skip
     """A named input of graphs. ``shape`` and ``dtype`` are defaults of inference, ``init`` an initialiser or its text.
 
@@ -352,7 +352,7 @@ def Variable(
 
 
 var = Variable
-_VARIABLE_WORDS = ("attr", "shape", "lr_mult", "wd_mult", "dtype", "init")
+_VARIABLE_WORDS = ("shape", "dtype", "init", "lr_mult", "wd_mult", "attr")
 
 
 def Group(symbols: Iterable[Symbol]) -> Symbol:

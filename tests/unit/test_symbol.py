@@ -184,6 +184,11 @@ def test_variable_texts() -> None:
     }  # fmt: skip
     assert sym.Variable("x", dtype="uint16").attr("__dtype__") == "uint16"
     assert sym.Variable("x", shape=3).attr("__shape__") == "(3,)"
+    by_position = sym.Variable("x", (2, 3), "float64", "zeros", 2.0, 0.5, {"__layout__": "NC"})
+    assert by_position.list_attr() == {
+        "__shape__": "(2, 3)", "__dtype__": "1", "__init__": "zeros", "__lr_mult__": "2.0", "__wd_mult__": "0.5",
+        "__layout__": "NC", "lr_mult": "2.0", "wd_mult": "0.5",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -245,6 +250,14 @@ def here(call: Any) -> str:
         (
             lambda: Fully(sym.Variable("x"), num_hiden=3, name="f"), errors.AttributeValueError,
             "FullyConnected 'f' {} has no attribute or input 'num_hiden'; did you mean 'num_hidden'?",
+        ),
+        (
+            lambda: Fully(sym.Variable("x"), num_hidden=3, mood="blue", name="f"), errors.AttributeValueError,
+            "FullyConnected 'f' {} has no attribute or input 'mood'; there are: num_hidden, no_bias, flatten, data, weight, bias",
+        ),
+        (
+            lambda: Fully(sym.Variable("x"), num_hidden=3, xp=4, name="f"), errors.AttributeValueError,
+            "FullyConnected 'f' {} has no attribute or input 'xp'; there are: num_hidden, no_bias, flatten, data, weight, bias",
         ),
         (
             lambda: Fully(sym.Variable("x"), wieght=sym.Variable("w"), num_hidden=3, name="f"), errors.CompositionError,
