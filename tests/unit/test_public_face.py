@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import subprocess
+import sys
 
 import pytest
 
@@ -26,6 +29,26 @@ def leads(name: str) -> bool:
 
 def test_every_name_leads_somewhere() -> None:
     assert {name for name in dir(ax) if not leads(name)} == NOT_YET
+
+
+def test_modules_are_imported_under_their_public_names(subprocess_env: dict[str, str]) -> None:
+    program = f"""
+import importlib, sys
+for name in {sorted(set(ax._MODULES) - NOT_YET)}:
+    first = importlib.import_module("arrayexec." + name)
+    assert first is getattr(sys.modules["arrayexec"], name) is sys.modules["arrayexec." + name], name
+    assert first is sys.modules[first.__name__] and first.__spec__.name == first.__name__, name
+"""
+    subprocess.run([sys.executable, "-W", "error", "-c", program], env=subprocess_env, check=True, timeout=60)
+
+
+def test_names_are_imported_from_modules() -> None:
+    from arrayexec.executor_manager import DataParallelExecutorManager, _split_input_slice  # the seed's names
+
+    assert DataParallelExecutorManager is ax.executor_manager.DataParallelExecutorManager
+    assert _split_input_slice(4, [1, 1]) == [slice(0, 2), slice(2, 4)]
+    with pytest.raises(ModuleNotFoundError, match="arrayexec.nobody"):
+        importlib.import_module("arrayexec.nobody")
 
 
 @pytest.mark.parametrize("name", [name for name in dir(ax) if name not in NOT_YET and not name.startswith("_")])
