@@ -6,6 +6,7 @@ have parameters and batch sizes of their own; under ranks (``comm``) gradients a
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
@@ -209,10 +210,13 @@ class DataParallelExecutorManager:
             self._install(group, key)
 
     def _install(self, group: DataParallelExecutorGroup, key: Any) -> None:
+        install = self._monitor.install
+        tagged = "tag" in inspect.signature(install).parameters  # a monitor of the user's own may know executors only
         for place, executor in enumerate(group.train_execs):
             bucket = f"bucket {key}" if self.sym_gen is not None else ""
             device = str(self.ctx[group.devices[place]]) if len(self.ctx) > 1 else ""
-            self._monitor.install(executor, tag=" ".join(filter(None, (bucket, device))))
+            tag = {"tag": " ".join(filter(None, (bucket, device)))} if tagged else {}
+            install(executor, **tag)
 
     def set_params(self, arg_params: Mapping[str, Any], aux_params: Mapping[str, Any] | None = None) -> None:
         """Copy parameters and auxiliary states (by name) to all devices; with ranks, those of rank 0 to all.

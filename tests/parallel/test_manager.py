@@ -253,6 +253,38 @@ def test_monitors_see_every_bucket_and_device_present_and_future() -> None:
         assert {value for name, value in seen if "weight" in name} == {float(weight)}
 
 
+def test_a_monitor_of_ones_own_sees_true_values_in_shared_memory() -> None:
+    """``install(executor)`` is all it needs; every bucket and device reports the values of its own rows."""
+
+    def pairs(key: int) -> Any:
+        summed = sym.sum(sym.Reshape(sym.Variable("data"), shape=(0, -1, 2)), axis=1)
+        hidden = sym.relu(sym.FullyConnected(summed, num_hidden=4, name="fc1"), name="act")
+        return sym.SoftmaxOutput(sym.FullyConnected(hidden, num_hidden=3, name="fc2"), name="softmax")
+
+    seen: dict[tuple[str, str], list[np.ndarray]] = {}
+
+    class Mine:
+        def install(self, executor: Any) -> None:
+            place = str(executor.context)
+            executor.set_monitor_callback(lambda name, array: seen.setdefault((name, place), []).append(array))
+
+    described = Described({"data": (6, 6)}, {"softmax_label": (6,)}, default_bucket_key=3)
+    manager = DataParallelExecutorManager(None, devices(2), described, sym_gen=pairs)
+    given = values(pairs(3), data=(6, 6))[0]
+    manager.set_params(given)
+    manager.install_monitor(Mine())
+    for key in (3, 1, 2, 1, 3):
+        seen.clear()
+        data = rng.normal(size=(6, 2 * key)).astype(np.float32)
+        step(manager, DataBatch([data], [np.arange(6) % 3], bucket_key=key))
+        fc1 = data.reshape(6, -1, 2).sum(1) @ given["fc1_weight"].T + given["fc1_bias"]
+        for name, want in (("fc1_output", fc1), ("act_output", np.maximum(fc1, 0))):
+            for i in range(2):
+                (array,) = seen[name, f"cpu({i})"]
+                np.testing.assert_allclose(array, want[3 * i : 3 * i + 3], rtol=1e-5, atol=1e-5)
+        assert (fc1 < 0).any(), "act works in place"
+
+
 # --- parameters ----------------------------------------------------------------------------------------------------
 
 
