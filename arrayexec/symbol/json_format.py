@@ -29,6 +29,9 @@ HINTS = frozenset({
 # --- writing ------------------------------------------------------------------------------------
 
 
+NOT_WRITTEN = frozenset(("unbiased", text) for text in ("False", "false", "0"))
+"""Attributes that MXNet does not know, where they say what MXNet does anyway."""
+
 _CONTROL = re.compile("[\\x00-\\x1f]")
 
 
@@ -67,8 +70,9 @@ def dumps(heads: Sequence[Entry]) -> str:
     written, rows = [], [0]
     for node in nodes:
         fields = [f'"op": {_quoted(node.op.form.name if node.op else "null")}', f'"name": {_quoted(node.name)}']
-        if node.attributes:
-            fields.append(f'"attrs": {_attributes(node.attributes)}')
+        attributes = {key: text for key, text in node.attributes.items() if (key, text) not in NOT_WRITTEN}
+        if attributes:
+            fields.append(f'"attrs": {_attributes(attributes)}')
         edges = [
             f"[{number[id(source)]}, {index}, {version}]"
             for (source, index), version in zip(node.inputs, _versions(node), strict=True)

@@ -168,6 +168,12 @@ def test_texts_of_attributes_stay_verbatim() -> None:
     assert json.loads(net.tojson())["nodes"][3]["attrs"] == whole["nodes"][3]["attrs"]
 
 
+def test_what_mxnet_does_not_know_is_written_only_where_it_says_something() -> None:  # D21
+    plain = sym.BatchNorm(sym.Variable("x"), name="bn").tojson()
+    assert sym.BatchNorm(sym.Variable("x"), unbiased=False, name="bn").tojson() == plain
+    assert '"unbiased": "True"' in sym.BatchNorm(sym.Variable("x"), unbiased=True, name="bn").tojson()
+
+
 def test_old_argmax_axis_means_all() -> None:
     whole = node(op="argmax", attrs={"axis": "-1"}, inputs=[[0, 0, 0]])
     whole["attrs"]["mxnet_version"][1] = 904
