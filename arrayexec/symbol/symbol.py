@@ -253,6 +253,7 @@ class Symbol(Algebra):
         return summary.mermaid(self.graph, self._shapes("to_mermaid", (), shapes))
 
     def _repr_html_(self) -> str:
+        """The table of ``summary`` for notebooks."""
         return summary.html(self.graph, self._shapes("summary", (), {}))
 
     # --- composition -----------------------------------------------------------------------------
