@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from ..streams import current_seed
 from .binding import bind_exec, check_arguments
 from .executor_group import DataParallelExecutorGroup
 from .gradient_sync import Layout, describe_nodes
-from .loading import Described, batch_axis, load_data, load_general, load_label, rows_of
+from .loading import Described, first_rows, load_data, load_general, load_label
 from .replicas import KINDS, Replicas
 from .split import split_input_slice
 
@@ -109,6 +108,7 @@ class DataParallelExecutorManager:
         # over devices and ranks already (None: there are none).
         self._used: dict[str, None] = {}
         self._ran: Sequence[int] = ()
+        self._updated = False
         self._summed: bool | None = None
         self._moved = False  # whether training has moved auxiliary states since all devices had the same
 
@@ -298,7 +298,7 @@ class DataParallelExecutorManager:
         if valid > 0:
             arrays = data_batch
             if valid < described.rows:
-                arrays = _first_rows(data_batch, described, valid)
+                arrays = first_rows(data_batch, described, valid)
                 described = described.with_rows(valid)
             group = self._group(key, described)
             group.load_data_batch(arrays)
@@ -386,6 +386,11 @@ class DataParallelExecutorManager:
         """
         if self._summed is None:
             raise NotBoundError("update: run backward first")
+        if self.comm is not None and not self._updated:  # another learning rate on one rank would let parameters drift
+            options = getattr(getattr(updater, "optimizer", updater), "__dict__", {})
+            simple = {n: v for n, v in sorted(options.items()) if v is None or isinstance(v, int | float | str)}
+            self.comm.agree(simple, "the optimizer")
+        self._updated = True
         if not self._summed:
             self._sum()
         lead = self._replicas.lead
@@ -434,13 +439,3 @@ def _known(title: str, given: Sequence[str] | None, known: list[str], default: l
 
 def _check_value(name: str, given: Array, held: Array) -> None:
     check_values(f"set_params: '{name}'", given, held.shape, "the array given")
-
-
-def _first_rows(batch: Any, described: Described, rows: int) -> Any:
-    """The first ``rows`` rows of a batch's arrays."""
-
-    def cut(items: Sequence[Any], arrays: Sequence[Array] | None) -> list[Array]:
-        return [a[rows_of(batch_axis(item), slice(0, rows))] for item, a in zip(items, arrays or (), strict=False)]
-
-    data, label = cut(described.provide_data, batch.data), cut(described.provide_label, batch.label)
-    return SimpleNamespace(data=data, label=label)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from ..context import copyto
@@ -146,3 +147,13 @@ def load_label(batch: Any, targets: Sequence[Target]) -> None:
     """Copy the labels of a batch into their targets; none where the batch has none."""
     if batch.label:
         load_general(batch.label, targets)
+
+
+def first_rows(batch: Any, described: Described, rows: int) -> Any:
+    """The first ``rows`` rows of a batch's arrays."""
+
+    def cut(items: Sequence[Any], arrays: Sequence[Array] | None) -> list[Array]:
+        return [a[rows_of(batch_axis(item), slice(0, rows))] for item, a in zip(items, arrays or (), strict=False)]
+
+    data, label = cut(described.provide_data, batch.data), cut(described.provide_label, batch.label)
+    return SimpleNamespace(data=data, label=label)

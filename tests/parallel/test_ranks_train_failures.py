@@ -30,6 +30,7 @@ REFUSED = {
     "attribute": differs("\"node 'drop'\"", DROPOUT % 0.25, DROPOUT % 0.5),
     "gradient request": differs("'grad_req'", "write", "add"),
     "seed": differs("'seed'", "0", "1"),
+    "optimizer": differs("'lr'", "0.1", "0.2").replace("the model and its training", "the optimizer"),
     "steps": differs("'batches an epoch'", "7", "8"),
     "bucket keys": differs("'buckets'", "[3, 5]", "[3, 4, 5]"),
     "another bucket": differs("\"parameter 'own3_bias'\"", "not there", "(4,) float32"),

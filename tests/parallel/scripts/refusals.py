@@ -46,6 +46,15 @@ def reduced():
     one.backward()
 
 
+def optimizer():
+    one = manager(mlp())
+    one.load_data_batch(DataBatch([numpy.zeros((4, 6))], [numpy.zeros(4)]))
+    one.forward(is_train=True)
+    one.backward()
+    rate = 0.2 if ODD else 0.1
+    one.update(ax.optimizer.get_updater(ax.optimizer.create("sgd", learning_rate=rate)))
+
+
 def seed():
     ax.random.seed(RANKS.rank)
     try:
@@ -70,6 +79,7 @@ CASES = {
     "attribute": lambda: manager(mlp(dropout=0.5 if ODD else 0.25)),
     "gradient request": lambda: manager(mlp(), grad_req="add" if ODD else "write"),
     "seed": seed,
+    "optimizer": optimizer,
     "steps": lambda: manager(mlp(), Described(*FLAT, num_batches=RANKS.rank + 7)),
     "bucket keys": lambda: bucketed(lstm(1, 4, 7), bucket_keys=[3, 4, 5] if ODD else [3, 5]),
     "another bucket": lambda: bucketed(lstm(1, 4, 7, own=(3,) if ODD else ())),
