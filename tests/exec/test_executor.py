@@ -93,6 +93,22 @@ def test_backward_twice_gives_the_same_and_moves_states_once(lender: Any) -> Non
     same(states, executor.aux_dict)
 
 
+def test_forward_without_backward_leaves_nothing_behind(lender: Any) -> None:
+    """A forward whose backward never comes: the next one is that of an executor in the same state."""
+    executor, other = bind_norm(lender), bind_norm(None)
+    executor.forward(True, data=np.full((6, 5), 0.5, np.float32))
+    for name, state in executor.aux_dict.items():
+        other.aux_dict[name][...] = state
+    other.step = executor.step
+    data = np.random.default_rng(8).random((6, 5), np.float32)
+    output, want = executor.forward(True, data=data)[0], other.forward(True, data=data)[0]
+    assert np.array_equal(output, want)
+    executor.backward(HEAD)
+    other.backward(HEAD)
+    same(gradients(executor), gradients(other))
+    same(executor.aux_dict, other.aux_dict)
+
+
 def test_backward_after_inference_is_in_inference_mode(lender: Any) -> None:
     executor = bind_norm(lender)
     output = executor.forward(False)[0].copy()
@@ -311,7 +327,7 @@ def layouts(array: np.ndarray, kind: str) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", ["plain", "fortran", "strided"])
 @pytest.mark.parametrize("grad_req", ["write", "add"])
-def test_arrays_of_any_layout(kind: str, grad_req: str) -> None:
+def test_arrays_of_any_layout(kind: str, grad_req: str, lender: Any) -> None:
     """Arguments, gradients, states, inputs of forward and head gradients; views of arguments included."""
     net = sym.Reshape(norm_net(), shape=(-1, 4), name="reshaped")
     net = sym.elemwise_add(net, sym.Reshape(sym.Variable("shift"), shape=(-1, 4)), name="sum")
@@ -324,16 +340,17 @@ def test_arrays_of_any_layout(kind: str, grad_req: str) -> None:
     }
     heads = [rng.uniform(-1, 1, s).astype(np.float32) for s in outputs]
 
-    def run(kind: str) -> Any:
+    def run(kind: str, shared_exec: Any) -> Any:
         held = {n: layouts(a.copy(), kind) for n, a in args.items()}
         grads = {n: layouts(np.ones_like(a), kind) for n, a in args.items()}
-        executor = net.bind(ax.cpu(), held, grads, grad_req, {n: layouts(a.copy(), kind) for n, a in states.items()})
+        own = {n: layouts(a.copy(), kind) for n, a in states.items()}
+        executor = net.bind(ax.cpu(), held, grads, grad_req, own, shared_exec=shared_exec)
         assert all(executor.arg_dict[n] is held[n] for n in held), "the user's arrays are used where they lie"
         executor.forward(True, data=layouts(args["data"], kind))
         executor.backward([layouts(h, kind) for h in heads])
         return executor
 
-    want, got = run("plain"), run(kind)
+    want, got = run("plain", None), run(kind, lender)
     limit = 1e-5 if kind == "strided" else 0  # older NumPys multiply strided matrices in another order
     pairs = [(got.grad_dict[n], g) for n, g in gradients(want).items()]
     pairs += [(got.aux_dict[n], a) for n, a in want.aux_dict.items()]
@@ -342,11 +359,11 @@ def test_arrays_of_any_layout(kind: str, grad_req: str) -> None:
     assert all(output.flags.c_contiguous for output in got.outputs)
 
 
-def test_overlapping_arrays() -> None:
+def test_overlapping_arrays(lender: Any) -> None:
     block = np.zeros(40, np.float32)
     net = dense(2)
     data, weight, bias = block[:8].reshape(4, 2), block[4:8].reshape(2, 2), np.zeros(2, np.float32)
-    executor = net.bind(ax.cpu(), [data, weight, bias])  # both are only read
+    executor = net.bind(ax.cpu(), [data, weight, bias], shared_exec=lender)  # both are only read
     block[:] = np.arange(40)
     assert np.array_equal(executor.forward()[0], data @ weight.T)
     with pytest.raises(BindError, match="'fc_weight' and the gradient of 'data' share memory"):
@@ -459,6 +476,42 @@ def test_a_state_is_made_once_a_node_and_executor() -> None:
     executor.backward(np.ones((2, 3), np.float32))
     executor.reshape(x=(1, 3)).forward(True)
     assert CountsItsStates.made == [2, 2, 1, 1]
+
+
+@register_op
+class AddsOneTakesAway(Op):
+    """``out = lhs + 1 - rhs``, in two calls over lhs: wrong if rhs is the same memory."""
+
+    inplace: ClassVar[dict[str, str]] = {"out": "lhs"}
+    examples = [{"lhs": (2, 2), "rhs": (2, 2)}]
+
+    def infer(self, s: Any) -> None:
+        s.out = s.lhs
+        s.lhs = s.rhs = s.out
+
+    def forward(self, xp: Any, lhs: Any, rhs: Any, out: Any) -> None:
+        xp.add(lhs, 1, out=out)
+        xp.subtract(out, rhs, out=out)
+
+    def backward(self, xp: Any, dout: Any, dlhs: Any, drhs: Any) -> None:
+        if dlhs is not None:
+            xp.copyto(dlhs, dout)
+        if drhs is not None:
+            xp.negative(dout, out=drhs)
+
+
+@pytest.mark.parametrize("second", ["the same value", "a view of it", "another"])
+def test_in_place_only_over_an_input_that_occurs_once(second: str) -> None:
+    x = sym.Variable("x")
+    value = sym.sin(x)
+    other = {"the same value": value, "a view of it": sym.Reshape(value, shape=(2, 3)), "another": sym.sin(x)}[second]
+    net = sym.negative(sym.AddsOneTakesAway(value, other, name="node"))  # its output may lie anywhere
+    executor = net.simple_bind(ax.cpu(), grad_req="null", x=(2, 3))
+    assert np.array_equal(executor.forward(False, x=np.full((2, 3), 5, np.float32))[0], -np.ones((2, 3)))
+    (step,) = [step for step in executor.plan("inference").steps if step.name.startswith("AddsOneTakesAway")]
+    offsets = executor.plan("inference").offsets
+    places = [offsets[number] for number in (*step.reads[:1], *step.writes)]
+    assert (places[0] == places[1]) == (second == "another")
 
 
 @pytest.mark.parametrize("watched", [False, True])
