@@ -178,6 +178,28 @@ def test_binding_the_users_arrays_allocates_the_arena() -> None:
     assert bind(net, ax.cpu(), arrays).arena.nbytes == 0, "without gradients it is as large as what is run first"
 
 
+def test_a_shared_arena_grows_without_the_old_one() -> None:
+    """The views of all executors are dropped before the larger block is allocated, so both never live at once."""
+    net = chain()
+    tracemalloc.start()
+    try:
+        small = net.simple_bind(ax.cpu(), data=(500, 512))
+        small.forward(True)
+        small.backward()
+        own, before = small.arena.nbytes, tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        large = net.simple_bind(
+            ax.cpu(), shared_exec=small, shared_arg_names=net.list_arguments()[1:-1], data=(1000, 512)
+        )  # fmt: skip
+        peak = tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+    inputs = sum(large.arg_dict[name].nbytes + large.grad_dict[name].nbytes for name in ("data", "softmax_label"))
+    assert own > 20 * MIB
+    assert abs(peak - (large.arena.nbytes - own + inputs)) < MIB
+    small.backward()
+
+
 def allocated_in_second_step(case: str, batch: int) -> int:
     """Bytes that forward + backward allocate at most beside what is bound, when everything has run once."""
     if case == "conv":
