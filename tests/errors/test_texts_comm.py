@@ -18,7 +18,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from arrayexec import comm
+from arrayexec import comm, threads
 from arrayexec.comm import GradientBuckets, guard, init
 from arrayexec.comm.local import LocalCommunicator
 from arrayexec.comm.mpi import MPICommunicator
@@ -87,6 +87,8 @@ cases(
     agree_key=lambda: Agreeing({"fc_wieght": "(64,)"}).agree({"fc_weight": "(64,)"}, "model"),
     agree_order=lambda: Agreeing({"b": "1", "a": "1"}).agree({"a": "1", "b": "1"}, "model"),
 )
+
+cases(threads_none=lambda: threads.set_num_threads(0))
 
 # --- gradient buckets ------------------------------------------------------------------------------------------------
 
