@@ -229,18 +229,11 @@ class LinearRegressionOutput(Regression):
 
 
 @register_op
-class LogisticRegressionOutput(Regression):
+class LogisticRegressionOutput(LinearRegressionOutput):
     """``out`` = sigmoid(data); gradient grad_scale · (out - label) / values a row; labels as LinearRegressionOutput."""
-
-    grad_scale: float = 1.0
-    examples = _REGRESSION_EXAMPLES
 
     def forward(self, xp: Any, data: Any, out: Any) -> None:
         sigmoid(xp, data, out)
-
-    def backward(self, xp: Any, label: Any, out: Any, ddata: Any) -> None:
-        xp.subtract(out, _as(label, out), out=ddata)
-        self._scale(xp, label, ddata)
 
 
 @register_op

@@ -15,6 +15,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import arrayexec as ax
 
 PACKAGE = Path(ax.__file__).parent
@@ -129,3 +131,34 @@ def sites(path: Path, internal: Collection[str]) -> dict[int, tuple[int, str]]:
             lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
             found.update(dict.fromkeys(lines, (node.lineno, ast.get_source_segment(source, node) or "")))
     return found
+
+
+def checks_of(recorder: Recorder, run: Callable[[], Faults] | None = None) -> tuple[Any, ...]:
+    """Fixture ``found`` and the tests of a file of cases, to be bound to their names there when all cases stand.
+
+    They are ``found, test_text, test_no_text_is_left_over, test_every_refusal_is_reached,
+    test_what_is_held_elsewhere_is_there``; ``run`` stands for ``recorder.run`` where a file prepares it.
+    """
+
+    @pytest.fixture(scope="module")
+    def found() -> Faults:
+        return (run or recorder.run)()
+
+    @pytest.mark.parametrize("name", recorder.calls)
+    def test_text(name: str, found: Faults) -> None:
+        assert name in found, "nothing was refused"
+        assert section(name, found[name]) == recorder.written().get(name)
+
+    def test_no_text_is_left_over() -> None:
+        assert list(recorder.written()) == list(recorder.calls)
+
+    def test_every_refusal_is_reached(found: Faults) -> None:
+        assert recorder.missing(found) == []
+
+    def test_what_is_held_elsewhere_is_there() -> None:
+        assert recorder.without_test() == []
+
+    return (
+        found, test_text, test_no_text_is_left_over, test_every_refusal_is_reached,
+        test_what_is_held_elsewhere_is_there,
+    )  # fmt: skip

@@ -18,7 +18,7 @@ import pytest
 
 import arrayexec as ax
 from arrayexec import context, registry, sym
-from tests.errors.recorder import PACKAGE, Faults, Recorder, section
+from tests.errors.recorder import PACKAGE, Faults, Recorder, checks_of
 
 RECORDER = Recorder(
     Path(__file__).parent / "texts.txt",
@@ -422,8 +422,7 @@ def copy_to_read_only() -> None:
 # --- the tests -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def found() -> Faults:
+def refused() -> Faults:
     before = set(registry._OPERATORS)
     with mock.patch.dict(context._factories):
         context._factories.pop("strict", None)  # a device of other tests
@@ -432,19 +431,7 @@ def found() -> Faults:
     return faults
 
 
-@pytest.mark.parametrize("name", RECORDER.calls)
-def test_text(name: str, found: Faults) -> None:
-    assert name in found, "nothing was refused"
-    assert section(name, found[name]) == RECORDER.written().get(name)
-
-
-def test_no_text_is_left_over() -> None:
-    assert list(RECORDER.written()) == list(RECORDER.calls)
-
-
-def test_every_raise_site_is_reached(found: Faults) -> None:
-    assert RECORDER.missing(found) == []
-
-
-def test_what_is_held_elsewhere_is_there() -> None:
-    assert RECORDER.without_test() == []
+(
+    found, test_text, test_no_text_is_left_over, test_every_refusal_is_reached,
+    test_what_is_held_elsewhere_is_there,
+) = checks_of(RECORDER, refused)  # fmt: skip

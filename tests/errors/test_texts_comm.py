@@ -23,7 +23,7 @@ from arrayexec.comm import GradientBuckets, guard, init
 from arrayexec.comm.local import LocalCommunicator
 from arrayexec.comm.mpi import MPICommunicator
 from arrayexec.errors import CollectiveError
-from tests.errors.recorder import PACKAGE, Faults, Recorder, section
+from tests.errors.recorder import PACKAGE, Recorder, checks_of
 from tests.parallel.test_comm import LAUNCHERS, Agreeing, Letters
 
 RECORDER = Recorder(
@@ -185,20 +185,7 @@ cases(
 # --- the tests -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def found() -> Faults:
-    return RECORDER.run()
-
-
-@pytest.mark.parametrize("name", RECORDER.calls)
-def test_text(name: str, found: Faults) -> None:
-    assert name in found, "nothing was refused"
-    assert section(name, found[name]) == RECORDER.written().get(name)
-
-
-def test_no_text_is_left_over() -> None:
-    assert list(RECORDER.written()) == list(RECORDER.calls)
-
-
-def test_every_refusal_is_reached(found: Faults) -> None:
-    assert RECORDER.missing(found) == []
+(
+    found, test_text, test_no_text_is_left_over, test_every_refusal_is_reached,
+    test_what_is_held_elsewhere_is_there,
+) = checks_of(RECORDER)  # fmt: skip

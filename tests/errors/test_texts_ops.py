@@ -16,7 +16,7 @@ import arrayexec as ax
 from arrayexec import operator, sym
 from arrayexec.errors import TypeInferenceError
 from arrayexec.ops import elemwise
-from tests.errors.recorder import PACKAGE, Faults, Recorder, section
+from tests.errors.recorder import PACKAGE, Faults, Recorder, checks_of
 
 RECORDER = Recorder(
     Path(__file__).parent / "texts_ops.txt",
@@ -227,26 +227,13 @@ cases(
 # --- the tests -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def found() -> Faults:
+def refused() -> Faults:
     faults = RECORDER.run()
     assert "odd" not in operator.get_all_registered()
     return faults
 
 
-@pytest.mark.parametrize("name", RECORDER.calls)
-def test_text(name: str, found: Faults) -> None:
-    assert name in found, "nothing was refused"
-    assert section(name, found[name]) == RECORDER.written().get(name)
-
-
-def test_no_text_is_left_over() -> None:
-    assert list(RECORDER.written()) == list(RECORDER.calls)
-
-
-def test_every_refusal_is_reached(found: Faults) -> None:
-    assert RECORDER.missing(found) == []
-
-
-def test_what_is_held_elsewhere_is_there() -> None:
-    assert RECORDER.without_test() == []
+(
+    found, test_text, test_no_text_is_left_over, test_every_refusal_is_reached,
+    test_what_is_held_elsewhere_is_there,
+) = checks_of(RECORDER, refused)  # fmt: skip

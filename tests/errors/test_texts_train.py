@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from arrayexec import files, sym
 from arrayexec.train import initializer, lr_scheduler, metric, optimizer, rnn
 from arrayexec.train.batch import Shard
 from arrayexec.train.io import BucketSentenceIter, DataBatch, DataIter, NDArrayIter, PrefetchingIter, ResizeIter
 from arrayexec.train.monitor import Monitor
-from tests.errors.recorder import PACKAGE, Faults, Recorder, section
+from tests.errors.recorder import PACKAGE, Recorder, checks_of
 from tests.unit.test_files import V2, dense, params, shape
 
 RECORDER = Recorder(
@@ -348,20 +347,7 @@ cases(
 # --- the tests -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def found() -> Faults:
-    return RECORDER.run()
-
-
-@pytest.mark.parametrize("name", RECORDER.calls)
-def test_text(name: str, found: Faults) -> None:
-    assert name in found, "nothing was refused"
-    assert section(name, found[name]) == RECORDER.written().get(name)
-
-
-def test_no_text_is_left_over() -> None:
-    assert list(RECORDER.written()) == list(RECORDER.calls)
-
-
-def test_every_refusal_is_reached(found: Faults) -> None:
-    assert RECORDER.missing(found) == []
+(
+    found, test_text, test_no_text_is_left_over, test_every_refusal_is_reached,
+    test_what_is_held_elsewhere_is_there,
+) = checks_of(RECORDER)  # fmt: skip
