@@ -24,7 +24,7 @@ Many = Annotated[Any, "many"]
 # Annotation of a parameter that is scratch memory; ``temps`` gives its shape and type.
 Temp = Annotated[Any, "temp"]
 
-SPECIAL = frozenset({"xp", "rng", "is_train", "comm", "state"})
+SPECIAL = frozenset({"xp", "rng", "is_train", "comm", "prepared"})
 WHOLE = frozenset({"out", "aux", "hidden"})
 _Class = TypeVar("_Class", bound="type[Op]")
 
@@ -82,7 +82,7 @@ class Op:
         return ()
 
     def prepare(self, known: Any, context: Any) -> Any:
-        """What the bodies get as ``state``: made once a bound node; ``known`` as in ``temps``."""
+        """What the bodies get as ``prepared``: made once a bound node; ``known`` as in ``temps``."""
         return None
 
     def is_view(self, train: bool) -> bool:

@@ -115,7 +115,7 @@ class BoundPlan:
             return tuple(None if number is None else self.arrays[number] for number in binding)
         if binding == "rng":
             return Stream(graph.nodes[node].name, self._position, graph.twins[node])
-        if binding == "state":
+        if binding == "prepared":
             if node not in self._states:
                 op: Any = graph.nodes[node].op
                 self._states[node] = op.prepare(self._binding.inferred.known(node), context)

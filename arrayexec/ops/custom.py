@@ -130,16 +130,16 @@ class Custom(Op):
             )
         return made
 
-    def forward(self, xp: Any, is_train: bool, state: Any, data: Many, aux: Many, out: Many, hidden: Many) -> None:
+    def forward(self, xp: Any, is_train: bool, prepared: Any, data: Many, aux: Many, out: Many, hidden: Many) -> None:
         for copy, value in zip(hidden, aux, strict=True):
             xp.copyto(copy, value)
         written = list(out)
-        state.forward(
+        prepared.forward(
             is_train=is_train, req=["write"] * len(out), in_data=list(data), out_data=written, aux=list(hidden)
         )
         self._check_written("forward", "out_data", out, written)
 
-    def backward(self, xp: Any, state: Any, dout: Many, data: Many, out: Many, hidden: Many, ddata: Many) -> None:
+    def backward(self, xp: Any, prepared: Any, dout: Many, data: Many, out: Many, hidden: Many, ddata: Many) -> None:
         for gradient in ddata:
             if gradient is not None:
                 gradient.fill(0)
@@ -149,7 +149,7 @@ class Custom(Op):
             rest = iter(values)
             return [None if name in unread else next(rest) for name in names]
 
-        state.backward(
+        prepared.backward(
             req=["null" if gradient is None else "write" for gradient in ddata],
             out_grad=full((f"d{name}" for name in self.outputs()), dout),
             in_data=full(self.inputs(), data),

@@ -475,9 +475,9 @@ class Concat(Op):
         ends = list(itertools.accumulate((shape[self.dim] for shape in known.data), initial=0))
         return [slice(start, end) for start, end in itertools.pairwise(ends)]
 
-    def backward(self, xp: Any, state: list[slice], dout: Any, ddata: Many) -> None:
+    def backward(self, xp: Any, prepared: list[slice], dout: Any, ddata: Many) -> None:
         lined = dout.swapaxes(0, self.dim)
-        for gradient, part in zip(ddata, state, strict=True):
+        for gradient, part in zip(ddata, prepared, strict=True):
             if gradient is not None:
                 xp.copyto(gradient.swapaxes(0, self.dim), lined[part])
 

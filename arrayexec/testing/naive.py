@@ -131,7 +131,7 @@ class NaiveRun:
         starts = _starts(node.signature)
         scratch = scratch_of(node.op, self.known[number])
         special = {
-            "xp": self.xp, "is_train": self.is_train, "comm": None, "state": self.states[number],
+            "xp": self.xp, "is_train": self.is_train, "comm": None, "prepared": self.states[number],
             "rng": Stream(node.name, self.position, self.graph.twins[number]),
         }  # fmt: skip
 

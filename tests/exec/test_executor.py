@@ -459,8 +459,8 @@ class CountsItsStates(Op):
         self.made.append(known.data[0])
         return len(self.made)
 
-    def forward(self, xp: Any, state: Any, data: Any, out: Any) -> None:
-        xp.add(data, state, out=out)
+    def forward(self, xp: Any, prepared: Any, data: Any, out: Any) -> None:
+        xp.add(data, prepared, out=out)
 
     def backward(self, xp: Any, dout: Any, ddata: Any) -> None:
         xp.copyto(ddata, dout)
