@@ -452,3 +452,8 @@ def find_body(op: Op, body: str, tier: str) -> Callable[..., None]:
     """The body that ``tier`` runs for ``op``: a registered kernel, else the operator's own, which is the reference."""
     factory = _KERNELS.get((op.form.name, tier))
     return (factory and factory(op, body)) or getattr(op, body)
+
+
+def kernel_tiers(op_name: str) -> list[str]:
+    """Tiers that have a faster body for the operator, sorted."""
+    return sorted(tier for name, tier in _KERNELS if name == op_name)
