@@ -13,9 +13,12 @@ from .. import registry
 
 FAMILIES: dict[str, str] = {
     "linalg": "FullyConnected dot batch_dot",
-    "conv": "Convolution",
+    "conv": "Convolution Convolution_v1",
+    "deconv": "Deconvolution",
     "pool": "Pooling",
-    "norm": "BatchNorm",
+    "norm": "BatchNorm CuDNNBatchNorm BatchNorm_v1 _contrib_SyncBatchNorm SyncBatchNorm",
+    "group_norm": "LayerNorm InstanceNorm GroupNorm",
+    "local_norm": "L2Normalization LRN",
     "random": "Dropout",
     "activation": "Activation LeakyReLU",
     "softmax": "softmax softmin log_softmax SoftmaxActivation",

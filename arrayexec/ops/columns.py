@@ -62,15 +62,25 @@ class Columns(NamedTuple):
 
     @classmethod
     def of(
-        cls, shape: Sequence[int], axes: Sequence[Axis], filters: int, groups: int, last: bool, narrow: bool
-    ) -> Columns:
-        """Columns for data of ``shape``, tiled."""
+        cls, shape: Sequence[int], axes: Sequence[Axis], filters: int, groups: int, last: bool, narrow: bool,
+        out: Sequence[int] = (),
+    ) -> Columns:  # fmt: skip
+        """Columns for data of ``shape``, tiled.
+
+        ``out`` sets how many windows an axis has: padding at the end is then as long as they reach.
+        """
         images, channels, size = split(shape, last)
         padded = tuple(length + 2 * axis.pad for length, axis in zip(size, axes, strict=True))
-        out = tuple((length - axis.reach) // axis.stride + 1 for length, axis in zip(padded, axes, strict=True))
-        image = channels * math.prod(axis.kernel for axis in axes) * math.prod(out)
+        if out:
+            reaches = ((count - 1) * axis.stride + axis.reach for count, axis in zip(out, axes, strict=True))
+            padded = tuple(
+                max(length + axis.pad, reach) for length, axis, reach in zip(size, axes, reaches, strict=True)
+            )
+        else:
+            out = tuple((length - axis.reach) // axis.stride + 1 for length, axis in zip(padded, axes, strict=True))
+        image = max(1, channels * math.prod(axis.kernel for axis in axes) * math.prod(out))
         return cls(
-            images, groups, channels // groups, filters // groups, tuple(axes), tuple(size), padded, out, last, narrow,
+            images, groups, channels // groups, filters // groups, tuple(axes), tuple(size), padded, tuple(out), last, narrow,
             tile_images=max(1, min(images, TILE // image)),
             tile_lines=-(-out[0] // -(-image // TILE)),
         )  # fmt: skip

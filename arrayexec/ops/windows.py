@@ -14,6 +14,15 @@ from ..errors import AttributeValueError
 Layout = Literal["NCW", "NCHW", "NCDHW", "NWC", "NHWC", "NDHWC"]
 
 
+def check_kernel(operator: str, kernel: Sequence[int]) -> int:
+    """Number of spatial axes that ``kernel`` names: one to three."""
+    if not 1 <= len(kernel) <= 3 or min(kernel) < 1:
+        raise AttributeValueError(
+            f"{operator}: attribute 'kernel' must hold one to three numbers >= 1, but it is {tuple(kernel)}"
+        )
+    return len(kernel)
+
+
 def per_axis(operator: str, name: str, given: Sequence[int], axes: int, default: int) -> tuple[int, ...]:
     """One whole number >= ``default`` a spatial axis; ``default`` for all of them where none is given."""
     if given and len(given) != axes:

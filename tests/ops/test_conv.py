@@ -11,7 +11,7 @@ import pytest
 
 from arrayexec.dims import ANY, UNKNOWN
 from arrayexec.errors import AttributeValueError, ShapeError
-from arrayexec.ops import columns, conv
+from arrayexec.ops import columns, conv, convolve
 from arrayexec.registry import make_op
 from tests.ops.runs import close, run, shapes_of, uniform
 
@@ -63,8 +63,10 @@ def tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     if request.param is not None:
         monkeypatch.setattr(columns, "TILE", request.param)
     conv._columns.cache_clear()
+    convolve.mirror_of.cache_clear()
     yield
     conv._columns.cache_clear()
+    convolve.mirror_of.cache_clear()
 
 
 @pytest.mark.usefixtures("tiles")
@@ -102,7 +104,7 @@ def test_convolution_sums_every_window(
 def test_convolution_takes_both_ways_to_the_gradient_of_the_data() -> None:
     def mirrored(channels: int, filters: int, stride: int) -> bool:
         op = make_op("Convolution", {"kernel": (3, 3), "num_filter": filters, "pad": (1, 1), "stride": (stride,) * 2})
-        return conv._mirror(op, conv._columns(op, (2, channels, 8, 8), np.dtype(np.float32))) is not None
+        return convolve.mirror_of(conv._columns(op, (2, channels, 8, 8), np.dtype(np.float32))) is not None
 
     assert mirrored(16, 16, 1)
     assert not mirrored(1, 20, 1)

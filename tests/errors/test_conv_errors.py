@@ -1,0 +1,47 @@
+"""Every refusal of deconvolution, up-sampling and the other operators that move values between places.
+
+The texts stand in ``texts_conv.txt``; how they are recorded: ``recorder.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from arrayexec import sym
+from tests.errors.recorder import PACKAGE, Recorder, checks_of
+
+FILES = ("deconv",)
+RECORDER = Recorder(Path(__file__).parent / "texts_conv.txt", [PACKAGE / "ops" / f"{name}.py" for name in FILES])
+cases = RECORDER.cases
+
+Var = sym.Variable
+A = Var("a")
+
+
+def refused(symbol: Callable[[], Any], **known: Any) -> Callable[[], Any]:
+    """A case: make the symbol, then say what is known of its variables."""
+    return lambda: symbol().infer_shape(**known)
+
+
+def deconvolution(**options: Any) -> Any:
+    return sym.Deconvolution(A, name="n", **{"kernel": (3, 3), "num_filter": 4, **options})
+
+
+cases(
+    deconvolution_kernel=lambda: deconvolution(kernel=(3, 0)),
+    deconvolution_stride=lambda: deconvolution(stride=(1, 1, 1)),
+    deconvolution_adj=lambda: deconvolution(stride=(2, 2), adj=(1, 2)),
+    deconvolution_target=lambda: deconvolution(target_shape=(4, 0)),
+    deconvolution_groups=lambda: deconvolution(num_group=3),
+    deconvolution_word=lambda: deconvolution(target=(4, 4)),
+    deconvolution_channels=refused(lambda: deconvolution(num_group=2), a=(2, 3, 8, 8)),
+    deconvolution_too_short=refused(lambda: deconvolution(target_shape=(10, 11)), a=(2, 3, 8, 8)),
+    deconvolution_nothing_left=refused(lambda: deconvolution(pad=(2, 0)), a=(2, 3, 2, 8)),
+)
+
+(
+    found, test_text, test_no_text_is_left_over, test_every_refusal_is_reached,
+    test_what_is_held_elsewhere_is_there,
+) = checks_of(RECORDER)  # fmt: skip
