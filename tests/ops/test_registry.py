@@ -40,4 +40,4 @@ def test_aliases_are_the_same_operator() -> None:
 def test_an_unknown_name_says_what_is_near() -> None:
     with pytest.raises(UnknownOperatorError) as caught:
         get_op("Convolutoin")
-    assert str(caught.value) == "operator 'Convolutoin' is not registered; did you mean 'Convolution'?"
+    assert str(caught.value) == "operator 'Convolutoin' is not registered; did you mean 'Convolution' or 'Convolution_v1'?"
