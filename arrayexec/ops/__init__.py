@@ -26,6 +26,7 @@ FAMILIES: dict[str, str] = {
     "make_loss BlockGrad stop_gradient softmax_cross_entropy",
     "shape": "Flatten flatten Reshape reshape transpose expand_dims squeeze SwapAxis swapaxes slice slice_axis crop "
     "Crop Concat concat SliceChannel split",
+    "pad": "Pad pad tile repeat reverse flip stack",
     "index": "pick take one_hot",
     "embed": "Embedding",
     "constant": "_zeros _ones _full _arange zeros_like ones_like",
@@ -45,7 +46,10 @@ FAMILIES: dict[str, str] = {
         "_LogicalXorScalar smooth_l1 _copy identity negative abs sign round rint ceil floor trunc fix exp "
         "expm1 log log2 log10 log1p sqrt rsqrt cbrt rcbrt square reciprocal sin cos tan arcsin arccos arctan "
         "sinh cosh tanh arcsinh arccosh arctanh degrees radians sigmoid relu softsign hard_sigmoid erf "
-        "logical_not clip Cast cast add_n ElementWiseSum"
+        "logical_not clip Cast cast add_n ElementWiseSum gamma gammaln digamma erfinv log_sigmoid mish "
+        "_contrib_quadratic quadratic _contrib_gradientmultiplier _grad_add _scatter_elemwise_div "
+        "_scatter_plus_scalar _scatter_minus_scalar _Not_Equal _Greater_Equal _Lesser_Equal _Logical_And "
+        "_Logical_Or _Logical_Xor"
     ),
     "broadcast": (
         "broadcast_add broadcast_plus broadcast_sub broadcast_minus broadcast_mul broadcast_div broadcast_mod "
