@@ -16,7 +16,7 @@ LANES = 1 << 10  # lanes that a row with channels last holds, at most
 BLOCK = 1 << 16  # values of data that one pass takes before the next pass reads them again from the cache
 
 
-@register_op
+@register_op(aliases=("CuDNNBatchNorm",))
 class BatchNorm(Op):
     """``out = (data - mean) / sqrt(var + eps) · gamma + beta``, for each channel on its own.
 
@@ -103,6 +103,20 @@ class BatchNorm(Op):
         several = math.gcd(outer, 1 << (LANES // channels).bit_length() - 1)
         return outer // several, several * channels, 1
 
+    def _keep(self, xp: Any, var: Array) -> None:
+        """Turn ``var``, the variance, into what is shown and kept: one over the deviation."""
+        xp.add(var, self.eps, out=var)
+        xp.sqrt(var, out=var)
+        xp.reciprocal(var, out=var)
+
+    def _inverse(self, xp: Any, var: Array) -> Array:
+        """One over the deviation, from what is kept."""
+        return var
+
+    def _variance(self, xp: Any, var: Array) -> Array:
+        """The variance as a new array, from what is kept."""
+        return xp.maximum(1 / (var * var) - self.eps, 0)
+
     def forward(
         self, xp: Any, is_train: bool, data: Array, gamma: Array, beta: Array,
         moving_mean: Array, moving_var: Array, out: Array, mean: Array, var: Array, block: Temp,
@@ -118,10 +132,9 @@ class BatchNorm(Op):
         else:
             xp.copyto(mean, moving_mean)
             xp.copyto(var, moving_var)
-        xp.add(var, self.eps, out=var)
-        xp.sqrt(var, out=var)
-        xp.reciprocal(var, out=var)
-        scale, level = _spread(xp, var if self.fix_gamma else var * gamma, x), _spread(xp, beta, x)
+        self._keep(xp, var)
+        inverse = self._inverse(xp, var)
+        scale, level = _spread(xp, inverse if self.fix_gamma else inverse * gamma, x), _spread(xp, beta, x)
         for rows, centred in _blocks(xp, x, mean, block):
             xp.multiply(centred, scale, out=centred)
             xp.add(centred, level, out=y[rows])
@@ -130,7 +143,7 @@ class BatchNorm(Op):
         count = data.size // max(len(mean), 1)
         if self.use_global_stats or not count:
             return
-        variance = xp.maximum(1 / (var * var) - self.eps, 0)
+        variance = self._variance(xp, var)
         if self.unbiased:
             variance *= count / max(count - 1, 1)
         for moving, batch in ((moving_mean, mean), (moving_var, variance)):
@@ -143,7 +156,7 @@ class BatchNorm(Op):
     ) -> None:  # fmt: skip
         shape = self._three(dout.shape)
         arriving, batch = dout.reshape(shape), is_train and not self.use_global_stats
-        channels = dout.shape[self.axis]
+        channels, inverse = dout.shape[self.axis], None if var is None else self._inverse(xp, var)
         total = _folded(xp.sum(arriving, axis=(0, 2), dtype=block.dtype), channels)
         if dbeta is not None:
             xp.copyto(dbeta, total)
@@ -155,23 +168,56 @@ class BatchNorm(Op):
             products = xp.zeros((shape[1],), block.dtype)
             for rows, centred in _blocks(xp, data.reshape(shape), mean, block):
                 products += xp.einsum("ncl,ncl->c", centred, arriving[rows])
-            slope = _folded(products, channels) * var
+            slope = _folded(products, channels) * inverse
         if dgamma is not None:
             xp.copyto(dgamma, slope)
         if ddata is None:
             return
         result = ddata.reshape(shape)
-        scale = _spread(xp, var if self.fix_gamma else var * gamma, arriving)
+        scale = _spread(xp, inverse if self.fix_gamma else inverse * gamma, arriving)
         if not batch:
             xp.multiply(arriving, scale, out=result)
             return
         count = max(dout.size // max(channels, 1), 1)
-        pull, level = _spread(xp, slope * var / -count, arriving), _spread(xp, total / count, arriving)
+        pull, level = _spread(xp, slope * inverse / -count, arriving), _spread(xp, total / count, arriving)
         for rows, centred in _blocks(xp, data.reshape(shape), mean, block):
             xp.multiply(centred, pull, out=centred)
             xp.add(centred, arriving[rows], out=centred)
             xp.subtract(centred, level, out=centred)
             xp.multiply(centred, scale, out=result[rows])
+
+
+@register_op
+class BatchNorm_v1(BatchNorm):
+    """As BatchNorm; ``output_mean_var`` shows the variance itself as ``var``."""
+
+    def _keep(self, xp: Any, var: Array) -> None:
+        """The variance stays as it is."""
+
+    def _inverse(self, xp: Any, var: Array) -> Array:
+        return 1 / xp.sqrt(var + self.eps)
+
+    def _variance(self, xp: Any, var: Array) -> Array:
+        return var.copy()
+
+
+@register_op(name="_contrib_SyncBatchNorm", aliases=("SyncBatchNorm",))
+class SyncBatchNorm(BatchNorm_v1):
+    """As BatchNorm_v1: statistics are those of the rows that this device holds, on one device the same numbers.
+
+    ``ndev`` and ``key`` are accepted and change nothing: they told the ancestor which devices of one process meet.
+    Across devices each has its own statistics, as with BatchNorm, whatever ``ndev`` says.
+    """
+
+    ndev: int = 1
+    key: str = ""
+    hints = ("cudnn_off", "min_calib_range", "max_calib_range", "ndev", "key")
+
+
+def spans(count: int, step: int) -> Iterator[slice]:
+    """Slices of ``step`` that cover ``count``."""
+    for start in range(0, count, max(step, 1)):
+        yield slice(start, min(start + step, count))
 
 
 def _folded(lanes: Array, channels: int) -> Array:
@@ -187,9 +233,8 @@ def _spread(xp: Any, values: Array, data: Array) -> Array:
 
 def _blocks(xp: Any, data: Array, mean: Array, block: Array) -> Iterator[tuple[slice, Array]]:
     """Rows of each block in turn, and ``data - mean`` of these rows, computed into ``block``."""
-    step, level = len(block), _spread(xp, mean, data)
-    for start in range(0, len(data), max(step, 1)):
-        rows = slice(start, start + step)
-        centred = block[: min(step, len(data) - start)]
+    level = _spread(xp, mean, data)
+    for rows in spans(len(data), len(block)):
+        centred = block[: rows.stop - rows.start]
         xp.subtract(data[rows], level, out=centred)
         yield rows, centred

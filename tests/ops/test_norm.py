@@ -177,3 +177,19 @@ def test_its_states_start_at_zero_and_one() -> None:
     assert op.variable_attributes("moving_mean") == {"__init__": '["zero", {}]'}
     assert op.variable_attributes("moving_var") == {"__init__": '["one", {}]'}
     assert op.variable_attributes("gamma") == {}
+
+
+@pytest.mark.parametrize("operator", ["BatchNorm_v1", "_contrib_SyncBatchNorm", "CuDNNBatchNorm", "SyncBatchNorm"])
+def test_older_and_synchronised_names_give_the_same_numbers(operator: str) -> None:
+    arrays, aux, head = setting((4, 3, 2), 1)
+    plain = run("BatchNorm", arrays, head, aux, fix_gamma=False)
+    options = {"ndev": 4, "key": "bn0"} if "Sync" in operator else {}
+    got = run(operator, arrays, head, aux, fix_gamma=False, **options)
+    close(got.out, plain.out)
+    for name in plain.gradients:
+        close(got.gradients[name], plain.gradients[name], 12)
+    for name in aux:
+        close(got.aux[name], plain.aux[name])
+    shown = run(operator, arrays, None, aux, output_mean_var=True).outputs[2]
+    variance = arrays["data"].var(axis=(0, 2))
+    close(shown, 1 / np.sqrt(variance + 1e-3) if operator == "CuDNNBatchNorm" else variance)
