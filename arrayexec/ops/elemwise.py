@@ -18,6 +18,7 @@ from .expression import Row, Table
 _NUMBER = {"scalar": (float, 1.0)}
 _TO_LHS = "Of equal values the left one gets the gradient."
 _ZERO = "The gradient is zero."
+_SOFTPLUS = "(maximum(data, 0) + log1p(exp(-abs(data))))"
 
 # name, formula, gradients, aliases, note, example ranges: two arrays of one shape, shared with the broadcasting family
 ARITHMETIC: tuple[tuple[str, str, tuple[str, ...], str, dict[str, Any]], ...] = (
@@ -39,8 +40,8 @@ COMPARISONS = (
 )  # fmt: skip
 MOD_RANGES = (2.2, 2.8), (1.0, 1.05)  # no jump of the quotient inside
 _NAMES = {
-    "add": ("elemwise_add", "_add _plus _Plus"), "sub": ("elemwise_sub", "_sub _minus _Minus"),
-    "mul": ("elemwise_mul", "_mul _Mul"), "div": ("elemwise_div", "_div _Div"),
+    "add": ("elemwise_add", "_add _plus _Plus _grad_add"), "sub": ("elemwise_sub", "_sub _minus _Minus"),
+    "mul": ("elemwise_mul", "_mul _Mul"), "div": ("elemwise_div", "_div _Div _scatter_elemwise_div"),
 }  # fmt: skip
 
 
@@ -60,13 +61,16 @@ def _two_arrays() -> Iterator[Row]:
         values = mod_samples((2, 3)) if name == "mod" else {}
         yield Row(title, forward, backward, aliases, note, values=values, **options)
     for name, forward in COMPARISONS:
-        yield Row(f"_{name}", forward, (), f"_{camel(name)}", f"{_ZERO} True is 1, of the inputs' type.")
+        old = dict.fromkeys((camel(name), name.title()))  # both were in use: _GreaterEqual and _Greater_Equal
+        aliases = " ".join(f"_{word}" for word in old)
+        yield Row(f"_{name}", forward, (), aliases, f"{_ZERO} True is 1, of the inputs' type.")
 
 
 def _with_number() -> Iterator[Row]:
     def row(name: str, forward: str, *backward: str, note: str = "", **options: Any) -> Row:
         reverse, plain = name[0] == "r", name.removeprefix("r")
         alias = f"_{'R' if reverse else ''}{camel(plain)}Scalar"
+        alias += f" _scatter_{name}_scalar" if name in ("plus", "minus") else ""
         values = {"scalar": 2.5}
         return Row(f"_{name}_scalar", forward, backward, alias, note, _NUMBER, values, **options)
 
@@ -143,6 +147,20 @@ _ONE_ARRAY = (
     Row("hard_sigmoid", "minimum(maximum(data * alpha + beta, 0), 1)", ("dout * alpha * (out > 0) * (out < 1)",),
         fields={"alpha": (float, 0.2), "beta": (float, 0.5)}, values={"alpha": 0.3, "beta": 0.4}),
     Row("erf", "erf(data)", ("dout * (exp(-square(data)) * 1.1283791670955126)",)),
+    Row("erfinv", "erfinv(data)", ("dout * (exp(square(out)) * 0.886226925452758)",), low=-0.9, high=0.9,
+        note="At -1 and 1 it is infinite, beyond NaN."),
+    Row("gamma", "gamma(data)", ("dout * (out * digamma(data))",), low=0.3, high=4.0,
+        note="NaN at -1, -2, …; infinite at 0, with its sign."),
+    Row("gammaln", "gammaln(data)", ("dout * digamma(data)",), low=0.3, high=4.0,
+        note="Logarithm of the absolute value of gamma; infinite at 0, -1, -2, …"),
+    Row("digamma", "digamma(data)", ("dout * trigamma(data)",), low=0.3, high=4.0,
+        note="Derivative of gammaln; NaN at -1, -2, …"),
+    Row("log_sigmoid", "minimum(data, 0) - log1p(exp(-abs(data)))", ("-(dout * expm1(out))",)),
+    Row("mish", f"data * tanh({_SOFTPLUS})",
+        (f"dout * (tanh({_SOFTPLUS}) + data * (1 - square(tanh({_SOFTPLUS}))) / (exp(-data) + 1))",)),
+    Row("_contrib_quadratic", "a * square(data) + b * data + c", ("dout * (2 * a * data + b)",), "quadratic",
+        fields={"a": (float, 0.0), "b": (float, 0.0), "c": (float, 0.0)}, values={"a": 1.5, "b": -0.5, "c": 0.25}),
+    Row("_contrib_gradientmultiplier", "data", ("dout * scalar",), fields=_NUMBER, values={"scalar": -0.5}),
     Row("logical_not", "data == 0", note=_ZERO),
     Row("clip", "minimum(maximum(data, a_min), a_max)", ("dout * (data >= a_min) * (data <= a_max)",),
         note="At a bound the gradient passes; NaN stays NaN.", fields={"a_min": (float, ...), "a_max": (float, ...)},

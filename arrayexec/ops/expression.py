@@ -29,6 +29,7 @@ import numpy as np
 from ..registry import Op, Sample, Temp, get_op, register_op
 from .checks import check_floating
 from .error_function import erf
+from .special import SPECIAL
 
 _OPERATORS: dict[type[ast.AST], str] = {
     ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply", ast.Div: "divide", ast.Mod: "remainder",
@@ -37,13 +38,13 @@ _OPERATORS: dict[type[ast.AST], str] = {
 }  # fmt: skip
 _LOGICAL = frozenset({"logical_and", "logical_or", "logical_xor", "logical_not", "isnan"})
 _MASKS = _LOGICAL | {"equal", "not_equal", "greater", "greater_equal", "less", "less_equal"}
-FUNCTIONS = _LOGICAL | frozenset(
+FUNCTIONS = _LOGICAL | SPECIAL.keys() | frozenset(
     "abs sign ceil floor trunc exp expm1 log log2 log10 log1p sqrt cbrt square reciprocal sin cos tan arcsin arccos "
     "arctan sinh cosh tanh arcsinh arccosh arctanh maximum minimum hypot erf where".split()
 )
-"""Functions that a formula may call; all but ``erf`` and ``where`` are ufuncs of NumPy and CuPy under the same name."""
+"""Functions that a formula may call: ufuncs of NumPy and CuPy, and ``where``, ``erf`` and those of :mod:`.special`."""
 _INFIX = {"add": " + ", "subtract": " - ", "multiply": " * ", "negative": "-"}  # what Python does as well with numbers
-_SCRATCH = {"erf": 2}  # arrays of scratch that a function needs beside its result
+_SCRATCH = {"erf": 2} | dict.fromkeys(SPECIAL, 0)  # functions of this package: arrays of scratch beside the result
 
 
 class Row(NamedTuple):
@@ -335,7 +336,7 @@ def _bodies(row: Row, expression: Expression, reads: Mapping[str, tuple[str, ...
         parameters = ["dout", *(name for name in (*inputs, "out") if name in kept), *(f"d{name}" for name in inputs)]
         source += [_header("backward", parameters, backward.scratch), *lines, ""]
     filename, text = f"<elementwise operator {row.name}>", "\n".join(source)
-    space: dict[str, Any] = {"np": np, "Temp": Temp, "erf": erf, "power": power, "sum_to": sum_to}
+    space: dict[str, Any] = {"np": np, "Temp": Temp, "erf": erf, "power": power, "sum_to": sum_to, **SPECIAL}
     exec(compile(text, filename, "exec", dont_inherit=True), space)  # text made from this package's own tables
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)  # for tracebacks
     # A value that is computed on the way would be cut to a whole number in an integer array.
