@@ -18,6 +18,9 @@ from .expression import Row, Table
 _NUMBER = {"scalar": (float, 1.0)}
 _TO_LHS = "Of equal values the left one gets the gradient."
 _ZERO = "The gradient is zero."
+_HALVES = "Halves go away from zero."
+# An infinity minus itself is no number; such values, NaN among them, are whole already.
+_ROUND = "where(data - data != 0, data, trunc(data) + trunc(2 * (data - trunc(data))))"
 _SOFTPLUS = "(maximum(data, 0) + log1p(exp(-abs(data))))"
 
 # name, formula, gradients, aliases, note, example ranges: two arrays of one shape, shared with the broadcasting family
@@ -106,9 +109,7 @@ _ONE_ARRAY = (
     Row("negative", "-data", ("-dout",)),
     Row("abs", "abs(data)", ("dout * sign(data)",), note="At 0 the gradient is 0."),
     Row("sign", "sign(data)", note=_ZERO),
-    # An infinity minus itself is no number; such values, NaN among them, are whole already.
-    Row("round", "where(data - data != 0, data, trunc(data) + trunc(2 * (data - trunc(data))))",
-        note=f"Halves go away from zero. {_ZERO}", whole=True),
+    Row("round", _ROUND, note=f"{_HALVES} {_ZERO}", whole=True),
     Row("rint", "where(data - floor(data) <= ceil(data) - data, floor(data), ceil(data))",
         note=f"Halves go down. {_ZERO}", whole=True),
     Row("ceil", "ceil(data)", note=_ZERO),
@@ -160,6 +161,8 @@ _ONE_ARRAY = (
         (f"dout * (tanh({_SOFTPLUS}) + data * (1 - square(tanh({_SOFTPLUS}))) / (exp(-data) + 1))",)),
     Row("_contrib_quadratic", "a * square(data) + b * data + c", ("dout * (2 * a * data + b)",), "quadratic",
         fields={"a": (float, 0.0), "b": (float, 0.0), "c": (float, 0.0)}, values={"a": 1.5, "b": -0.5, "c": 0.25}),
+    Row("_contrib_round_ste", _ROUND, ("dout",), note=f"{_HALVES} The gradient passes as it is.", whole=True),
+    Row("_contrib_sign_ste", "sign(data)", ("dout",), note="The gradient passes as it is."),
     Row("_contrib_gradientmultiplier", "data", ("dout * scalar",), fields=_NUMBER, values={"scalar": -0.5}),
     Row("logical_not", "data == 0", note=_ZERO),
     Row("clip", "minimum(maximum(data, a_min), a_max)", ("dout * (data >= a_min) * (data <= a_max)",),

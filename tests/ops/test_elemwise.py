@@ -89,6 +89,8 @@ UNARY: dict[str, Callable[[float], float]] = {
     "mish": lambda x: x * math.tanh(math.log1p(math.exp(x))),
     "_contrib_quadratic": lambda x: 0.0,  # its three numbers are 0; test_bodies_are_their_formulas gives others
     "_contrib_gradientmultiplier": lambda x: x,
+    "_contrib_round_ste": lambda x: math.copysign(math.floor(abs(x) + 0.5), x),
+    "_contrib_sign_ste": lambda x: (x > 0) - (x < 0),
     "logical_not": lambda x: float(x == 0),
     "smooth_l1": lambda x: 0.5 * x * x if abs(x) < 1 else abs(x) - 0.5,
 }
