@@ -106,7 +106,7 @@ class Pointwise(Op):
         return {name: (s.out, bool if name[0] == "m" else kind) for name in self.scratch}
 
     def is_view(self, train: bool) -> bool:
-        return isinstance(self.expression.forward, ast.Name)
+        return isinstance(self.expression.forward, ast.Name) and bool(self.passes)
 
     def keeps(self, want: frozenset[str]) -> Iterable[str]:
         return {name for wanted in want for name in self.reads.get(wanted, ())}
