@@ -103,14 +103,14 @@ class _Shared:
 
 
 class Arena(_Shared):
-    """The bytes in which the plans of one device's executors keep their internals: as large as the largest plan.
+    """The bytes in which executors keep their internals: one block a context, as large as the largest plan.
 
     Growth first drops the views of every live executor, then frees, then allocates.
     """
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self.buffer: Array = None
+        self.blocks: dict[Context, Array] = {}
         self.last: tuple[str, int] = ("", 0)  # title and id of the executor that ran in it
         self._lock = threading.Lock()
         self._holder = ""
@@ -118,15 +118,18 @@ class Arena(_Shared):
     @property
     def nbytes(self) -> int:
         """Bytes held now."""
-        return 0 if self.buffer is None else int(self.buffer.size)
+        return sum(int(block.size) for block in self.blocks.values())
 
-    def reserve(self, nbytes: int) -> None:
-        """Make the arena at least ``nbytes`` large."""
-        if self.buffer is not None and nbytes <= self.nbytes:
+    def reserve(self, needs: Mapping[Context, int]) -> None:
+        """Make the block of each context at least that many bytes large."""
+        small = [c for c, nbytes in needs.items() if c not in self.blocks or nbytes > self.blocks[c].size]
+        if not small:
             return
         self._drop_views()
-        self.buffer = None
-        self.buffer = self.context.allocate(nbytes, "arena")
+        for context in small:
+            self.blocks.pop(context, None)
+        for context in small:
+            self.blocks[context] = context.allocate(needs[context], "arena")
 
     @contextmanager
     def held_by(self, tenant: Tenant) -> Iterator[None]:
@@ -158,15 +161,19 @@ class InputPool(_Shared):
         held = self.arrays.get(name)
         return held is not None and held.flags.c_contiguous and held.nbytes >= _nbytes(shape, dtype)
 
-    def view(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
-        """The input ``name`` in a bucket's shape and type; grows the entry if it is too small."""
+    def view(self, name: str, shape: tuple[int, ...], dtype: Any, context: Context | None = None) -> Array:
+        """The input ``name`` in a bucket's shape and type; grows the entry if it is too small.
+
+        ``context``: where it lies (None: on that of the pool).
+        """
+        context = context or self.context
         if not self.fits(name, shape, dtype):
             self._drop_views("the shared inputs have grown since the last forward")
             self.arrays.pop(name, None)
-            self.arrays[name] = self.context.zeros(shape, dtype, "input")
+            self.arrays[name] = context.zeros(shape, dtype, "input")
         held = self.arrays[name]
         flat = held.reshape(-1).view(np.uint8)
-        return self.context.view(flat, 0, shape, dtype)
+        return context.view(flat, 0, shape, dtype)
 
 
 _pools: weakref.WeakValueDictionary[int, InputPool] = weakref.WeakValueDictionary()

@@ -14,9 +14,9 @@ from ..dims import from_user
 from ..errors import BindError, ShapeError, UnknownNameError, format_shape, near_miss
 from ..plan import Rewrite
 from .arena import Arena, InputPool, allocate_segment, pool_of
-from .checks import check_context, check_gradient, check_overlap, context_for, same_context
+from .checks import check_context, check_gradient, check_overlap, context_for
 from .executor import Executor
-from .parts import Binding, Inferred, Spec, inferred
+from .parts import Binding, Inferred, Placement, Spec, inferred, placed
 
 Array = Any
 REQUESTS = ("write", "add", "null")
@@ -83,7 +83,7 @@ def bind(
     TypeInferenceError for arrays that do not fit the graph.
     """
     context = context_for(ctx, "bind")
-    same_context(context, group2ctx)
+    placement = placed(symbol, context, group2ctx, "bind")
     _check_lender(shared_exec, context, "bind")
     names = symbol.list_arguments()
     arguments = _by_name(names, args, "args", needed=True)
@@ -93,7 +93,7 @@ def bind(
     requests = {name: asked[name] if name in gradients else "null" for name in names}
     gradients = {name: array for name, array in gradients.items() if requests[name] != "null"}
     for title, arrays in (("argument", arguments), ("gradient", gradients), ("auxiliary state", aux)):
-        check_context(context, arrays, title)
+        check_context(placement.of, arrays, title)
     given = {**arguments, **aux}
     types = {name: array.dtype for name, array in given.items()}
     found = inferred(symbol, {name: tuple(array.shape) for name, array in given.items()}, types, "bind")
@@ -104,7 +104,7 @@ def bind(
     arena = shared_exec.arena if shared_exec is not None else Arena(context)
     return _with_memory(
         Executor(
-            Binding(found, context, requests, arguments, gradients, aux, arena, rewrites=tuple(rewrites), tier=tier,
+            Binding(found, placement, requests, arguments, gradients, aux, arena, rewrites=tuple(rewrites), tier=tier,
                     threads=threads)
         )
     )  # fmt: skip
@@ -113,7 +113,7 @@ def bind(
 def _with_memory(executor: Executor) -> Executor:
     """The executor; if it can be trained, its arena is there from now on: what binding allocates is what was stated."""
     if any(request != "null" for request in executor.grad_req.values()):
-        executor.arena.reserve(executor.plan().arena_bytes)
+        executor.arena.reserve(executor.arena_needs())
     return executor
 
 
@@ -148,7 +148,7 @@ def simple_bind(
     their gradients and states; inputs lie in ``shared_data_arrays``. Raises ShapeError, BindError, UnknownNameError.
     """
     context = context_for(ctx, "simple_bind")
-    same_context(context, group2ctx)
+    placement = placed(symbol, context, group2ctx, "simple_bind")
     _check_lender(shared_exec, context, "simple_bind")
     for name, kind in (stype_dict or {}).items():
         if kind != "default":
@@ -171,7 +171,7 @@ def simple_bind(
             what = type(mapping).__name__
             raise BindError(f"simple_bind: shared_data_arrays must be a dict of arrays by name, but it is a {what}")
         held = {n: pooled[n] for n in names if n in given and n not in lent and pooled.get(n) is not None}
-        check_context(context, held, "shared input")
+        check_context(placement.of, held, "shared input")
         pool = pool_of(pooled, context)
     arguments, gradients, aux = {}, {}, {}
     if lent:
@@ -183,7 +183,9 @@ def simple_bind(
             n: g for n, g in shared_exec.grad_dict.items() if n in lent and g is not None and requests[n] != "null"
         }  # fmt: skip
     arena = shared_exec.arena if shared_exec is not None else None
-    return assemble(found, context, requests, arguments, gradients, aux, list(given), pool, arena)
+    for title, lent_arrays in (("argument", arguments), ("gradient", gradients), ("auxiliary state", aux)):
+        check_context(placement.of, lent_arrays, f"shared {title}")
+    return assemble(found, placement, requests, arguments, gradients, aux, list(given), pool, arena)
 
 
 def _borrow(lender: Executor, names: Iterable[str], specs: Mapping[str, Spec]) -> dict[str, Array]:
@@ -203,16 +205,19 @@ def _borrow(lender: Executor, names: Iterable[str], specs: Mapping[str, Spec]) -
 
 
 def assemble(
-    found: Inferred, context: Context, requests: Mapping[str, str], arguments: Mapping[str, Array],
+    found: Inferred, place: Context | Placement, requests: Mapping[str, str], arguments: Mapping[str, Array],
     gradients: Mapping[str, Array], aux: Mapping[str, Array], inputs: Sequence[str], pool: InputPool | None = None,
     arena: Arena | None = None,
 ) -> Executor:  # fmt: skip
     """Allocate what is not given, by role and in flat segments (inputs in the ``pool``), and make the executor."""
 
     def new(role: str, names: Iterable[str]) -> dict[str, Array]:
-        specs = {name: found.specs[name] for name in names}
-        return allocate_segment(context, role, specs)[1] if specs else {}
+        specs: dict[Context, dict[str, Spec]] = {}
+        for name in names:
+            specs.setdefault(placement.of(name), {})[name] = found.specs[name]
+        return {n: a for context, some in specs.items() for n, a in allocate_segment(context, role, some)[1].items()}
 
+    placement = place if isinstance(place, Placement) else Placement((place,))
     names = found.symbol.list_arguments()
     missing = [n for n in names if n not in arguments]
     pooled = tuple(n for n in missing if n in inputs) if pool is not None else ()
@@ -220,7 +225,8 @@ def assemble(
     held |= new("parameter", (n for n in missing if n not in inputs))
     states = {**aux, **new("aux", (n for n in found.symbol.list_auxiliary_states() if n not in aux))}
     grads = dict(gradients)
-    binding = Binding(found, context, requests, held, grads, states, arena or Arena(context), pool, pooled)
+    arena = arena or Arena(placement.contexts[0])
+    binding = Binding(found, placement, requests, held, grads, states, arena, pool, pooled)
     executor = Executor(binding)
     wanted = [n for n in names if requests[n] != "null" and n not in gradients]
     if wanted:  # the plan says in which order they are finished
@@ -254,7 +260,7 @@ def reshaped(executor: Executor, partial_shaping: bool, allow_up_sizing: bool, s
                     f"reshape: '{name}' grows from {format_shape(array.shape)} to {format_shape(shape)}; give "
                     "allow_up_sizing=True to let it have new memory"
                 )
-            return binding.context.zeros(shape, array.dtype, "input")
+            return binding.placement.of(name).zeros(shape, array.dtype, "input")
         return array.reshape(-1)[: math.prod(shape)].reshape(shape)
 
     arrays: dict[str, Any] = {

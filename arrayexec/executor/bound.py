@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..context import Context, copyto
 from ..errors import format_shape
 from ..plan.memory import times
 from ..plan.record import Plan, Step
@@ -39,6 +40,12 @@ def _side_by_side(lanes: Sequence[Sequence[Call]], threads: ThreadPoolExecutor |
             future.result()
 
 
+def _inside(context: Context, call: Call) -> None:
+    """Run a call on one of several contexts."""
+    with context.enter():
+        call()
+
+
 def _poisoned(call: Call, blocks: Sequence[Array]) -> None:
     call()
     for block in blocks:
@@ -52,31 +59,32 @@ class BoundPlan:
     """
 
     def __init__(
-        self, plan: Plan, binding: Binding, buffer: Array, arguments: Mapping[str, Array], aux: Mapping[str, Array],
-        states: dict[int, Any], position: RunPosition,
+        self, plan: Plan, binding: Binding, blocks: Mapping[Context, Array], arguments: Mapping[str, Array],
+        aux: Mapping[str, Array], states: dict[int, Any], position: RunPosition,
     ) -> None:  # fmt: skip
         self.plan = plan
         self._binding, self._states, self._position = binding, states, position
         held = ((plan.arguments, arguments), (plan.gradients, binding.gradients), (plan.aux, aux))
         named = {number: arrays[name] for numbers, arrays in held for name, number in numbers.items()}
         self.arrays: list[Array] = []
-        view = binding.context.view
+        contexts = binding.placement.contexts
+        buffers = [blocks[context] for context, _ in zip(contexts, plan.arenas, strict=False)]
         for number, (value, offset) in enumerate(zip(plan.values, plan.offsets, strict=True)):
             array = named.get(number)
             if offset is not None:
-                array = view(buffer, offset, value.shape, value.dtype)
+                array = contexts[value.place].view(buffers[value.place], offset, value.shape, value.dtype)
             elif value.base is not None:  # bytes of the user's array, which is in one piece (``strided`` of the plan)
                 whole = self.arrays[value.base].reshape(-1).view(np.uint8)
-                array = view(whole, value.offset, value.shape, value.dtype)
+                array = contexts[value.place].view(whole, value.offset, value.shape, value.dtype)
             self.arrays.append(array)
         self.outputs = [self.arrays[v] for v in plan.outputs]
         self.head_gradients = [None if v is None else self.arrays[v] for v in plan.head_gradients]
         calls = [self._call(step) for step in plan.steps]
         if os.environ.get("ARRAYEXEC_POISON") == "1":  # bytes that nobody needs any more: a wrong lifetime shows
             for number, dead in enumerate(plan.dead_after):
-                spans = [(plan.offsets[value] or 0, plan.values[value].nbytes) for value in dead]
-                blocks = [buffer[offset : offset + size] for offset, size in spans]
-                calls[number] = functools.partial(_poisoned, calls[number], blocks)
+                spans = [(plan.values[value], plan.offsets[value] or 0) for value in dead]
+                freed = [buffers[value.place][offset : offset + value.nbytes] for value, offset in spans]
+                calls[number] = functools.partial(_poisoned, calls[number], freed)
         self._all: list[tuple[Call, Step]] = []
         timed = zip(times(plan.steps), calls, plan.steps, strict=True)
         for _, section in itertools.groupby(timed, lambda item: item[0]):
@@ -95,20 +103,32 @@ class BoundPlan:
         part = [item for item in self._all if item[1].phase in phases]
         return [call for call, _ in part], [step for _, step in part]
 
+    def context(self, step: Step) -> Context:
+        """Where a step runs."""
+        return self._binding.placement.contexts[self.plan.values[step.writes[0]].place if step.writes else 0]
+
     def _call(self, step: Step) -> Call:
+        context = self.context(step)
+        call = self._body_call(step, context)
+        several = len(self._binding.placement.contexts) > 1 and step.kind != "transfer"
+        return functools.partial(_inside, context, call) if several else call
+
+    def _body_call(self, step: Step, context: Context) -> Call:
+        bound = (self._bound(binding, step.node, context) for binding in step.bindings)
         if step.op is not None:
-            body = find_body(step.op, step.kind, self._binding.tier)
-            return functools.partial(body, *(self._bound(binding, step.node) for binding in step.bindings))
-        target, *sources = (self._bound(binding, step.node) for binding in step.bindings)
+            return functools.partial(find_body(step.op, step.kind, self._binding.tier), *bound)
+        target, *sources = bound
         if step.kind == "zero":
             return functools.partial(target.fill, 0)
         if step.kind == "copy":
-            return functools.partial(self._binding.context.xp.copyto, target, *sources)
-        return functools.partial(self._binding.context.xp.add, *[target, *sources][-2:], target)
+            return functools.partial(context.xp.copyto, target, *sources)
+        if step.kind == "transfer":
+            return functools.partial(copyto, target, *sources)
+        return functools.partial(context.xp.add, *[target, *sources][-2:], target)
 
-    def _bound(self, binding: Any, node: int) -> Any:
+    def _bound(self, binding: Any, node: int, context: Context) -> Any:
         """What a body of a node gets for one parameter."""
-        graph, context = self._binding.inferred.graph, self._binding.context
+        graph = self._binding.inferred.graph
         if isinstance(binding, int):
             return self.arrays[binding]
         if isinstance(binding, tuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,9 +31,10 @@ def element_type(name: str, kind: Any, call: str) -> np.dtype[Any]:
         raise TypeInferenceError(f"{call}: the type of '{name}' must be {ELEMENT_TYPE}, but it is {kind}") from None
 
 
-def check_context(context: Context, arrays: Mapping[str, Array], title: str) -> None:
-    """Refuse what is no plain array of ``context``."""
+def check_context(where: Callable[[str], Context], arrays: Mapping[str, Array], title: str) -> None:
+    """Refuse what is no plain array of the context of its name."""
     for name, array in arrays.items():
+        context = where(name)
         kind = type(array)
         if not hasattr(array, "dtype") or not hasattr(array, "shape") or isinstance(array, np.generic):
             raise BindError(f"bind: {title} '{name}' must be an array of {context}, but it is a {kind.__name__}")
@@ -111,15 +112,3 @@ def check_writable(who: str, what: str, array: Array) -> None:
                 f"(shape {array.shape}, strides {array.strides})"
             )
         reach += stride * (dim - 1)
-
-
-def same_context(context: Context, group2ctx: Mapping[str, Context] | None) -> None:
-    """Refuse groups of nodes on other contexts."""
-    if not isinstance(group2ctx, Mapping | None):
-        raise BindError(f"bind: group2ctx must be a dict of contexts by group, but it is {group2ctx!r}")
-    for group, other in (group2ctx or {}).items():
-        if other != context:
-            raise BindError(
-                f"bind: group2ctx puts '{group}' on {other}, but an executor runs on one context, which is {context}; "
-                "use a group of executors for several devices"
-            )

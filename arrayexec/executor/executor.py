@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..context import copyto
+from ..context import Context, copyto
 from ..errors import ArgumentError, BindError, NotBoundError, StaleForwardError, UnknownNameError, near_miss
 from ..plan import Plan, make_plan
 from ..streams import RunPosition
@@ -48,11 +48,13 @@ class Executor:
 
     def __init__(self, binding: Binding) -> None:
         self._binding = binding
-        self.symbol, self.context, self.grad_req = binding.inferred.symbol, binding.context, binding.grad_req
+        self.symbol, self.grad_req = binding.inferred.symbol, binding.grad_req
+        self.contexts = binding.placement.contexts
+        self.context = self.contexts[0]
         self._argument_names = self.symbol.list_arguments()
         self._arguments = dict(binding.arguments)
         self.arena = binding.arena
-        self.title = f"the executor of '{self.symbol.name or 'a group'}' on {self.context}"
+        self.title = f"the executor of '{self.symbol.name or 'a group'}' on {', '.join(map(str, self.contexts))}"
         self.step = self.first_row = 0
         self._position = RunPosition()  # that of the last forward
         self._plans: dict[str, Plan] = {}
@@ -136,14 +138,15 @@ class Executor:
     def bind_inputs(self) -> None:
         """Take views of the shared inputs; entries that are too small grow."""
         pool, pooled, specs = self._binding.pool, self._binding.pooled, self._binding.inferred.specs
+        where = self._binding.placement.of
         if pool is None:
             return
         for name in pooled:  # grow first, so that no view taken below is dropped again
             if not pool.fits(name, *specs[name]):
-                pool.view(name, *specs[name])
+                pool.view(name, *specs[name], where(name))
         for name in pooled:
             if name not in self._arguments:
-                self._arguments[name] = pool.view(name, *specs[name])
+                self._arguments[name] = pool.view(name, *specs[name], where(name))
 
     # --- plans -------------------------------------------------------------------------------------------------
 
@@ -156,14 +159,18 @@ class Executor:
             self._plans[mode] = make_plan(
                 inferred.graph, inferred.shapes, inferred.types, self.grad_req, is_train=mode == TRAIN,
                 backward=mode != INFER, indirect=indirect, strided=strided, rewrites=binding.rewrites,
-                alignment=self.context.alignment,
+                alignment=max(context.alignment for context in self.contexts), places=binding.placement.nodes,
             )  # fmt: skip
         return self._plans[mode]
+
+    def arena_needs(self, mode: str = TRAIN) -> dict[Context, int]:
+        """Bytes that the plan of a mode needs in the arena, by context."""
+        return dict(zip(self.contexts, self.plan(mode).arenas, strict=False))
 
     def _bind_plan(self, mode: str) -> BoundPlan:
         """The bound plan of a mode; shared memory grows here if it must."""
         plan = self.plan(mode)
-        self.arena.reserve(plan.arena_bytes)
+        self.arena.reserve(self.arena_needs(mode))
         self.bind_inputs()
         if mode not in self._bound:
             if _moves_states(plan):
@@ -171,7 +178,7 @@ class Executor:
                     check_writable(self.title, f"auxiliary state '{name}'", array)
             aux = {**self._binding.aux, **self._aux_copies}
             self._bound[mode] = BoundPlan(
-                plan, self._binding, self.arena.buffer, self._arguments, aux, self._states, self._position
+                plan, self._binding, self.arena.blocks, self._arguments, aux, self._states, self._position
             )
         if self._marks is None:
             self._marks = mark_arrays(self._arguments.values())
@@ -206,7 +213,7 @@ class Executor:
         self.arena.last = (self.title, id(self))
         for name, private in self._aux_copies.items():
             copyto(private, self._binding.aux[name])
-        with self.context.enter():
+        with self._binding.placement.enter():
             if self._monitor is not None and updates:
                 self._watch(self._monitor, bound)
             else:
@@ -245,7 +252,7 @@ class Executor:
             for target, given in zip(bound.head_gradients, heads, strict=True):
                 if target is not None:
                     copyto(target, given)
-            with self.context.enter():
+            with self._binding.placement.enter():
                 if self._monitor is not None:
                     run_watched(bound, self.symbol.graph, self._monitor, forward=False, on_ready=on_ready)
                 else:
@@ -370,7 +377,10 @@ class Executor:
         return other
 
     def memory_plan(self) -> dict[str, Any]:
-        """Bytes by role (argument gradient aux arena), and the step of the training plan at which most are live."""
+        """Bytes by role (argument gradient aux arena), and the step of the training plan at which most are live.
+
+        ``contexts``: the bytes by role of every context.
+        """
         plan = self.plan(TRAIN)
         inference = self.plan(INFER).arena_bytes
         step = plan.steps[plan.peak_step] if plan.steps else None
@@ -379,6 +389,7 @@ class Executor:
             "arena_inference": inference,
             "live": plan.live_bytes,
             "peak_step": f"{step.phase} of {step.name}" if step else "",
+            "contexts": {str(context): plan.bytes_by_role(i) for i, context in enumerate(self.contexts)},
         }
 
     def debug_str(self) -> str:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
 from ..context import Context
 from ..dims import known
-from ..errors import ShapeError, TypeInferenceError, format_shape, message
+from ..errors import BindError, ShapeError, TypeInferenceError, format_shape, message, near_miss
 from ..plan import Rewrite
 from ..registry import Known
 from ..symbol.graph import Graph
@@ -54,11 +56,38 @@ class Inferred:
 
 
 @dataclasses.dataclass(frozen=True)
+class Placement:
+    """Where the nodes of a graph run and their variables lie: ``contexts[0]``, save what is said otherwise.
+
+    ``nodes``: for every node of the graph the number of its context (empty: all on the first).
+    """
+
+    contexts: tuple[Context, ...]
+    nodes: tuple[int, ...] = ()
+    variables: Mapping[str, Context] = dataclasses.field(default_factory=dict)
+
+    def of(self, name: str) -> Context:
+        """The context of a variable."""
+        return self.variables.get(name, self.contexts[0])
+
+    def enter(self) -> AbstractContextManager[object]:
+        """Work inside runs on all contexts, in order with what the caller queues; see `Device.enter`."""
+        return self.contexts[0].enter() if len(self.contexts) == 1 else self._enter_all()
+
+    @contextlib.contextmanager
+    def _enter_all(self) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for context in self.contexts:
+                stack.enter_context(context.enter())
+            yield
+
+
+@dataclasses.dataclass(frozen=True)
 class Binding:
     """A symbol with its arrays by name, and how it is run. ``pooled`` arguments are views of the ``pool``."""
 
     inferred: Inferred
-    context: Context
+    placement: Placement
     grad_req: Mapping[str, str]
     arguments: dict[str, Array]
     gradients: dict[str, Array]
@@ -97,3 +126,32 @@ def inferred(symbol: Any, shapes: Mapping[str, Any], types: Mapping[str, Any], c
                 f"but it is {kind.name} {format_shape(shape)}"
             )
     return Inferred(symbol, found, kinds)
+
+
+def placed(symbol: Any, context: Context, group2ctx: Any, call: str) -> Placement:
+    """Each node on the context of its ``ctx_group``, nodes without one on ``context``.
+
+    Entries for groups that no node has mean nothing; BindError for a group that has none.
+    """
+    if group2ctx is None or group2ctx == {}:
+        return Placement((context,))
+    if not isinstance(group2ctx, Mapping):
+        raise BindError(f"{call}: group2ctx must be a dict of contexts by group, but it is {group2ctx!r}")
+    for group, other in group2ctx.items():
+        if not isinstance(other, Context):
+            raise BindError(f"{call}: group2ctx must give a context for '{group}', but it gives {other!r}")
+    contexts, nodes, variables = [context], [], {}
+    for node in symbol.graph.nodes:
+        group = node.attributes.get("__ctx_group__")
+        if group is not None and group not in group2ctx:
+            raise BindError(
+                f"{call}: group2ctx must say where {node.where} of ctx_group '{group}' runs, "
+                f"but it has no '{group}'{near_miss(group, group2ctx)}"
+            )
+        other = context if group is None else group2ctx[group]
+        if other not in contexts:
+            contexts.append(other)
+        nodes.append(contexts.index(other))
+        if node.op is None:
+            variables[node.name] = other
+    return Placement(tuple(contexts), tuple(nodes) if len(contexts) > 1 else (), variables)

@@ -67,10 +67,10 @@ class _Builder:
         step = operator_step(self.draft, op, body, values | (gradients or {}), node.where, node=number)
         self.draft.steps.append(step)
 
-    def emit(self, kind: str, phase: str, name: str, target: int, *sources: int) -> None:
+    def emit(self, kind: str, phase: str, name: str, node: int, target: int, *sources: int) -> None:
         """Append a step of the engine's own: ``zero``, ``copy``, ``add`` (two sources, or one to what is there)."""
         reads = tuple(source for source in dict.fromkeys(sources) if source != target)
-        self.draft.steps.append(Step(kind, phase, name, None, (target, *sources), reads, (target,)))
+        self.draft.steps.append(Step(kind, phase, name, None, (target, *sources), reads, (target,), node))
 
     def is_view(self, number: int) -> bool:
         """Whether node ``number`` only gives its input's bytes another shape, and those bytes are in one piece."""
@@ -107,7 +107,7 @@ class _Builder:
             value = self.value_of[head]
             if draft.root(value) != value or not draft.values[value].in_arena:
                 copy = draft.add(graph.entry_name(head), self.shapes[head], self.types[head], "output")
-                self.emit("copy", "forward", f"output {position}", copy, value)
+                self.emit("copy", "forward", f"output {position}", graph.owner[head], copy, value)
                 value = copy
             else:
                 draft.values[value] = dataclasses.replace(draft.values[value], role="output")
@@ -152,28 +152,29 @@ class _Builder:
             name = graph.nodes[number].name
             if name in self.wants and graph.first[number] not in self.sums:  # nothing contributed to it
                 if self.wants[name] == "write":
-                    self.emit("zero", "backward", f"gradient of {name}", draft.gradients[name])
+                    self.emit("zero", "backward", f"gradient of {name}", number, draft.gradients[name])
                 self.ready(name)
 
     def contribute(self, entry: int, value: int) -> None:
         """Count ``value`` as a contribution to an entry's gradient: the first is the sum, later ones are added."""
         name, total = f"gradient of {self.graph.entry_name(entry)}", self.sums.get(entry)
+        number = self.graph.owner[entry]
+        node = self.graph.nodes[number]
         if total is None:
             target = self.direct.get(entry, value)
             if target != value:
-                self.emit("copy", "backward", name, target, value)
+                self.emit("copy", "backward", name, number, target, value)
         else:  # into the bytes of one of the two that no other entry needs
             free = [v for v in (total, value) if not self.holders.get(self.draft.root(v), set()) - {entry}]
             target = free[0] if free else self.internal(entry)
-            self.emit("add", "backward", name, target, total, value)
+            self.emit("add", "backward", name, number, target, total, value)
         self.sums[entry] = target
         self.holders.setdefault(self.draft.root(target), set()).add(entry)
         self.awaited[entry] -= 1
-        node = self.graph.nodes[self.graph.owner[entry]]
         if node.op is None and not self.awaited[entry]:  # from the arena to the user's array at once, to free it early
             if entry not in self.direct:
                 kind = "add" if self.wants[node.name] == "add" else "copy"
-                self.emit(kind, "backward", name, self.draft.gradients[node.name], target)
+                self.emit(kind, "backward", name, number, self.draft.gradients[node.name], target)
             self.ready(node.name)
 
     def ready(self, name: str) -> None:
@@ -201,7 +202,7 @@ class _Builder:
                 entry = outputs[position]
                 if entry not in self.sums:  # nobody used this output: its gradient is zero
                     self.sums[entry] = self.internal(entry)
-                    self.emit("zero", "backward", node.where, self.sums[entry])
+                    self.emit("zero", "backward", node.where, number, self.sums[entry])
                 gradients["d" + signature.outputs[position]] = self.sums[entry]
             found = {p: self.sums[outputs[0]] for p in wanted if signature.inputs[p] in op.passes}
             written = [p for p in wanted if p not in found]

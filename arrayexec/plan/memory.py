@@ -125,7 +125,7 @@ def _best_fit(spans: Sequence[_Span]) -> tuple[dict[int, int], int]:
 
 
 def lay_out(draft: Draft, alignment: int = 64, keep_all: bool = False) -> Plan:
-    """The plan of a draft: offsets of all arena values, ``alignment`` bytes aligned.
+    """The plan of a draft: offsets of all values in the arenas of their places, ``alignment`` bytes aligned.
 
     ``keep_all`` keeps every value to the end (no byte is used twice).
     """
@@ -143,10 +143,15 @@ def lay_out(draft: Draft, alignment: int = 64, keep_all: bool = False) -> Plan:
     spans = sorted(
         _Span(lives.start[s], output_rank.get(s, len(draft.outputs)), s, lives.end[s], size[s]) for s in storages
     )
-    places, total = _best_fit(spans)
+    begins: dict[int, int] = {}
+    arenas: list[int] = []
+    for place in range(1 + max((value.place for value in draft.values), default=0)):
+        found, total = _best_fit([span for span in spans if draft.values[span.storage].place == place])
+        begins |= found
+        arenas.append(total)
     base_offset = _view_offsets(draft)
     offsets = [
-        places[s] + base_offset[i] if (s := lives.storage[i]) in places else None for i in range(len(draft.values))
+        begins[s] + base_offset[i] if (s := lives.storage[i]) in begins else None for i in range(len(draft.values))
     ]
     live, peak = _peak(spans, lives.end_of_time)
     last_step = {time: number for number, time in enumerate(lives.time)}
@@ -157,7 +162,7 @@ def lay_out(draft: Draft, alignment: int = 64, keep_all: bool = False) -> Plan:
     return Plan(
         values=tuple(draft.values), steps=tuple(steps), backward_start=backward_start, outputs=tuple(draft.outputs),
         head_gradients=tuple(draft.head_gradients), arguments=dict(draft.arguments), aux=dict(draft.aux),
-        gradients=dict(draft.gradients), is_train=draft.is_train, offsets=tuple(offsets), arena_bytes=total,
+        gradients=dict(draft.gradients), is_train=draft.is_train, offsets=tuple(offsets), arenas=tuple(arenas),
         live_bytes=live, entries=tuple(draft.entries), passed=tuple(draft.passed),
         peak_step=last_step.get(peak, 0), dead_after=tuple(map(tuple, dead)),
     )  # fmt: skip

@@ -30,6 +30,7 @@ class Value:
     role: str = "internal"
     base: int | None = None
     offset: int = 0
+    place: int = 0  # which of the executor's contexts it lies on
 
     @property
     def nbytes(self) -> int:
@@ -45,8 +46,10 @@ class Value:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Step:
-    """One call: an operator's body (``forward update backward``) or the engine's own ``copy add zero``.
+    """One call: an operator's body (``forward update backward``) or the engine's own ``copy add zero transfer``.
 
+    ``node`` is the node whose body, or whose value's gradient, it works on (-1: none); ``transfer`` copies a value to
+    another place.
     ``lane``: steps in a row with lanes ≥ 0 form a section whose lanes may run side by side.
     ``ready``: arguments whose gradient is finished when this step is done.
     """
@@ -113,7 +116,8 @@ class Plan:
     gradients: Mapping[str, int]
     is_train: bool
     offsets: tuple[int | None, ...]
-    arena_bytes: int
+    arenas: tuple[int, ...]
+    """Bytes of the arena of every place."""
     live_bytes: int
     peak_step: int
     passed: tuple[Passed, ...]
@@ -121,13 +125,19 @@ class Plan:
     dead_after: tuple[tuple[int, ...], ...]
     """For every step, the arena values whose bytes are free when it is done."""
 
-    def bytes_by_role(self) -> dict[str, int]:
-        """Bytes of every role: the user's arrays as they are, the arena as one."""
-        found = {"argument": 0, "gradient": 0, "aux": 0, "arena": self.arena_bytes}
+    @property
+    def arena_bytes(self) -> int:
+        """Bytes of the arenas of all places."""
+        return sum(self.arenas)
+
+    def bytes_by_role(self, place: int | None = None) -> dict[str, int]:
+        """Bytes of every role (in one place): the user's arrays as they are, the arena as one."""
+        found = {"argument": 0, "gradient": 0, "aux": 0}
         for value in self.values:
-            if value.base is None and not value.in_arena:
+            if value.base is None and not value.in_arena and place in (None, value.place):
                 found[value.role] += value.nbytes
-        return found
+        arena = self.arena_bytes if place is None else self.arenas[place] if place < len(self.arenas) else 0
+        return {**found, "arena": arena}
 
     def gradient_order(self) -> list[str]:
         """Arguments with a gradient, in the order in which backward finishes them."""
@@ -139,7 +149,8 @@ class Plan:
         def show(number: int) -> str:
             value, offset = self.values[number], self.offsets[number]
             place = value.role if offset is None else f"@{offset}"
-            return f"{value.name} {format_shape(value.shape)} {value.dtype.name} {place}"
+            other = f" place {value.place}" if len(self.arenas) > 1 else ""
+            return f"{value.name} {format_shape(value.shape)} {value.dtype.name} {place}{other}"
 
         lines = [
             f"plan: {len(self.steps)} steps, arena {self.arena_bytes} bytes "

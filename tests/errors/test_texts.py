@@ -181,7 +181,10 @@ cases(
     ),
     bind_overlap=lambda: bind(args_grad={"fc_bias": ARRAYS["fc_bias"]}),
     bind_group_no_dict=lambda: bind(group2ctx=5),
-    bind_group_elsewhere=lambda: bind(group2ctx={"dev1": ax.cpu(1)}),
+    bind_group_no_context=lambda: bind(group2ctx={"dev1": "cpu"}),
+    bind_group_missing=lambda: dense(attr={"ctx_group": "dev2"}).simple_bind(
+        CPU, group2ctx={"dev1": ax.cpu(1)}, data=(4, 3)
+    ),
     bind_lender=lambda: bind(shared_exec=5),
     bind_lender_elsewhere=lambda: bind(ctx=ax.cpu(1), shared_exec=bound()),
     simple_bind_unknown=lambda: dense().simple_bind(CPU),

@@ -252,7 +252,7 @@ def test_memory_is_freed_without_the_garbage_collector() -> None:
                 executor.backward()
         del executor
         first, second = executors
-        held = [second, first.arena.buffer, first.arena, second._binding.inferred, net]
+        held = [second, first.arena.blocks[ax.cpu()], first.arena, second._binding.inferred, net]
         watch = [weakref.ref(thing) for thing in held]
         del held, executors, second
         assert watch[0]() is None, "one executor of two"
