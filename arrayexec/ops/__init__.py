@@ -58,8 +58,11 @@ FAMILIES: dict[str, str] = {
         "broadcast_power broadcast_maximum broadcast_minimum broadcast_hypot broadcast_equal "
         "broadcast_not_equal broadcast_greater broadcast_greater_equal broadcast_lesser "
         "broadcast_lesser_equal broadcast_logical_and broadcast_logical_or broadcast_logical_xor broadcast_to "
-        "broadcast_axis broadcast_axes broadcast_like"
+        "broadcast_axis broadcast_axes broadcast_like _sum_like"
     ),
+    "boxes": "_contrib_box_iou _npx_box_iou _contrib_box_nms _contrib_box_non_maximum_suppression _npx_box_nms "
+    "_contrib_bipartite_matching _npx_bipartite_matching _contrib_box_encode _npx_box_encode _contrib_box_decode "
+    "_npx_box_decode",
     "reduce": "sum sum_axis mean prod max max_axis min min_axis nansum nanprod norm argmax argmin argmax_channel",
 }
 
@@ -69,7 +72,7 @@ _FAMILY_OF = {name: family for family, names in FAMILIES.items() for name in nam
 def _load(name: str) -> bool:
     family = _FAMILY_OF.get(name)
     if family is None:
-        return False
+        return name.startswith("_gradient_") and importlib.import_module(f"{__name__}.transposed").load(name)
     module = importlib.import_module(f"{__name__}.{family}")
     rows: Any = getattr(module, "ROWS", ())  # elementwise operators are compiled when a name is first used
     if name in rows:

@@ -12,7 +12,7 @@ from typing import Any
 from arrayexec import sym
 from tests.errors.recorder import PACKAGE, Recorder, checks_of
 
-FILES = ("deconv",)
+FILES = ("deconv", "resample")
 RECORDER = Recorder(Path(__file__).parent / "texts_conv.txt", [PACKAGE / "ops" / f"{name}.py" for name in FILES])
 cases = RECORDER.cases
 
@@ -39,6 +39,22 @@ cases(
     deconvolution_channels=refused(lambda: deconvolution(num_group=2), a=(2, 3, 8, 8)),
     deconvolution_too_short=refused(lambda: deconvolution(target_shape=(10, 11)), a=(2, 3, 8, 8)),
     deconvolution_nothing_left=refused(lambda: deconvolution(pad=(2, 0)), a=(2, 3, 2, 8)),
+)
+
+
+def upsampling(*inputs: Any, **options: Any) -> Any:
+    return sym.UpSampling(*inputs, name="n", **{"scale": 2, "sample_type": "nearest", **options})
+
+
+cases(
+    upsampling_scale=lambda: upsampling(A, scale=0),
+    upsampling_type=lambda: upsampling(A, sample_type="cubic"),
+    upsampling_divides=refused(lambda: upsampling(A, Var("b")), a=(1, 6, 2, 3), b=(1, 6, 3, 3)),
+    upsampling_channels=refused(lambda: upsampling(A, Var("b")) + Var("c"), b=(1, 6, 2, 2), c=(1, 6, 4, 4)),
+    upsampling_filters=refused(lambda: upsampling(A, sample_type="bilinear", num_filter=3), a=(1, 6, 2, 3)),
+    depth_to_space_block=lambda: sym.depth_to_space(A, block_size=0, name="n"),
+    depth_to_space_channels=refused(lambda: sym.depth_to_space(A, block_size=2, name="n"), a=(1, 6, 2, 2)),
+    space_to_depth_dim=refused(lambda: sym.space_to_depth(A, block_size=2, name="n"), a=(1, 6, 2, 3)),
 )
 
 (

@@ -18,7 +18,8 @@ from arrayexec.errors import TypeInferenceError
 from arrayexec.ops import elemwise
 from tests.errors.recorder import PACKAGE, Faults, Recorder, checks_of
 
-OTHER_FILES = {"deconv", "group_norm", "local_norm", "ctc", "sequence", "attention", "regularise"}  # families whose refusals stand in a file of texts of their own
+# Families whose refusals stand in a file of texts of their own.
+OTHER_FILES = set("deconv group_norm local_norm ctc sequence attention regularise resample".split())
 RECORDER = Recorder(
     Path(__file__).parent / "texts_ops.txt",
     [*sorted(p for p in (PACKAGE / "ops").glob("*.py") if p.stem not in OTHER_FILES), PACKAGE / "operator.py"],
