@@ -51,6 +51,7 @@ class Op:
     no_gradient: ClassVar[tuple[str, ...]] = ()
     inplace: ClassVar[Mapping[str, str]] = {}
     passes: ClassVar[Any] = ()  # inputs whose gradient is the one output's as it is: handed on without backward
+    linear: ClassVar[tuple[str, ...]] = ()  # inputs in each of which ``out`` is linear, the others kept
     ignored: ClassVar[Any] = ()
     rows: ClassVar[str | None] = None
     hints: ClassVar[tuple[str, ...]] = ()
@@ -227,6 +228,16 @@ def signature_of(op: Op) -> Signature:
     )  # fmt: skip
 
 
+def gradient_positions(op: Op) -> list[int]:
+    """Positions of the inputs to which backward of ``op`` gives a gradient."""
+    signature, found = signature_of(op), list[int]()
+    for kind, place in signature.backward or ():
+        if kind == "dinput":
+            places = place if isinstance(place, tuple) else (place,)
+            found += [p for p in places if signature.inputs[p] not in op.no_gradient]
+    return found
+
+
 def scratch_of(op: Op, known: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
     """Shape and type of every ``Temp`` of ``op``; raises OperatorDefinitionError where ``temps`` leaves one out."""
     found = op.temps(known)
@@ -317,6 +328,12 @@ def _check(cls: type[Op], form: Form) -> None:
     inplace: Any = {} if isinstance(cls.inplace, property) else cls.inplace
     if not isinstance(inplace, Mapping):
         refuse(f"inplace must be a dict {{written: read}}, but it is {inplace!r}")
+    if cls.linear and form.backward and (form.variadic or cls.hidden or "out" in form.backward.parameters):
+        refuse("linear is for fixed inputs, no hidden outputs, and a backward that does not read out")
+    rule = inspect.signature(cls.gradient).parameters if hasattr(cls, "gradient") else {}
+    for name in [name for name, p in rule.items() if p.kind is not p.VAR_KEYWORD][1:]:
+        if name not in ("sym", *known) and (name[:1] != "d" or name[1:] not in known):
+            refuse(f"parameter '{name}' of gradient is no input, output or gradient of an output{near_miss(name, known)}")
     if form.variadic and "num_args" not in form.attributes and not hasattr(cls, "inputs"):
         refuse(f"'{form.variadic}' takes any number of inputs; count them in a field num_args: int, or say inputs = …")
     bound = [*form.forward.parameters, *(form.backward.parameters if form.backward else ())]
@@ -324,6 +341,7 @@ def _check(cls: type[Op], form: Form) -> None:
     for kind, names, allowed in (
         ("no_gradient", () if form.variadic else cls.__dict__.get("no_gradient", ()), [*bound, *inputs]),
         ("inplace", [*inplace, *inplace.values()], bound),
+        ("linear", cls.linear, form.forward.parameters if form.backward else ()),
         ("rest", [cls.rest] if cls.rest else [], form.attributes),
         ("rows", [cls.rows] if isinstance(cls.rows, str) else [], ["parallel", "sum"]),
     ):  # fmt: skip

@@ -89,6 +89,20 @@ class Activation(Op):
                 xp.multiply(slope, slope, out=slope)
         xp.multiply(dout, slope, out=ddata)
 
+    def gradient(self, sym: Any, dout: Any, out: Any) -> Mapping[str, Any]:
+        match self.act_type:
+            case "relu":
+                slope = out != 0
+            case "sigmoid":
+                slope = (1 - out) * out
+            case "tanh":
+                slope = 1 - sym.square(out)
+            case "softrelu":
+                slope = -sym.expm1(-out)
+            case "softsign":
+                slope = sym.square(1 - abs(out))
+        return {"data": dout * slope}
+
 
 _SELU_SCALE, _SELU_ALPHA = 1.0507009873554804934193349852946, 1.6732632423543772848170429916717
 
@@ -263,6 +277,19 @@ class LeakyReLU(Op):
                 self._combine(xp, out, below, above)
                 xp.multiply(below, _SELU_SCALE, out=below)
         xp.multiply(dout, below, out=ddata)
+
+    def gradient(self, sym: Any, dout: Any, data: Any, out: Any) -> Mapping[str, Any] | None:
+        match self.act_type:
+            case "leaky":
+                slope = (data > 0) * (1 - self.slope) + self.slope
+            case "elu":
+                slope = (data > 0) + (data <= 0) * (out + self.slope)
+            case "gelu":
+                density = sym.exp(sym.square(data) * -0.5) * math.sqrt(0.5 / math.pi)
+                slope = (sym.erf(data * math.sqrt(0.5)) + 1) * 0.5 + data * density
+            case _:
+                return None
+        return {"data": dout * slope}
 
 
 def _channels(gamma: Any, data: Any) -> Any:

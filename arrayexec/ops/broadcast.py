@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..dims import ANY, UNKNOWN, Shape, through
-from ..errors import AttributeValueError
+from ..errors import AttributeValueError, format_shape
 from ..registry import Op, Temp, register_op
 from .checks import check_axis
 from .elemwise import ARITHMETIC, COMPARISONS, mod_samples
@@ -98,6 +98,8 @@ __getattr__ = ROWS.attribute
 class _Stretch(Op):
     """Base of what repeats ``data`` along axes of length 1."""
 
+    linear = ("data",)
+
     def forward(self, xp: Any, data: Any, out: Any) -> None:
         xp.copyto(out, data)
 
@@ -181,6 +183,7 @@ class broadcast_like(Op):
     rhs_axes: tuple[int, ...] | None = None
     rows = "sum"
     no_gradient = ("rhs",)
+    linear = ("lhs",)
     examples = (
         {"lhs": (1, 3), "rhs": (4, 3)},
         {"lhs": (1, 3, 1), "rhs": (5, 2), "lhs_axes": (0, -1), "rhs_axes": (1, 0)},
@@ -215,3 +218,36 @@ class broadcast_like(Op):
 
     def backward(self, xp: Any, dout: Any, dlhs: Any, total: Temp) -> None:
         sum_to(xp, dout, dlhs, total)
+
+
+@register_op
+class _sum_like(Op):
+    """``out`` = data summed over the axes along which the shape of ``like`` broadcasts to data's shape.
+
+    Symbols use it for gradients of what broadcasts. like gives its shape alone: its type is free, its gradient zero.
+    """
+
+    inputs = ("data", "like")
+    no_gradient = ("like",)
+    linear = ("data",)
+    examples = ({"data": (2, 3, 4), "like": (3, 1)}, {"data": (2, 3), "like": (2, 3)})
+
+    def infer(self, s: Any) -> None:
+        s.out = s.like
+        s.like = s.out
+        rank, least = len(s.data), len(s.like)
+        wide = (1,) * (rank - least) + s.like
+        fits = [mine is UNKNOWN or its is UNKNOWN or mine in (1, its) for mine, its in zip(wide, s.data, strict=False)]
+        if least > rank or not all(fits):
+            s.fail("like", f"must broadcast to data {format_shape(s.data)}, but it is {format_shape(s.like)}")
+        stretched = (UNKNOWN if dim is UNKNOWN or dim == 1 else dim for dim in wide)
+        s.data = tuple(stretched)
+
+    def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
+        return {"total": total_for(s.dtype("data"), s.data, s.like)}
+
+    def forward(self, xp: Any, data: Any, out: Any, total: Temp) -> None:
+        sum_to(xp, data, out, total)
+
+    def backward(self, xp: Any, dout: Any, ddata: Any) -> None:
+        xp.copyto(ddata, dout)

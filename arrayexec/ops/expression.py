@@ -111,6 +111,12 @@ class Pointwise(Op):
     def keeps(self, want: frozenset[str]) -> Iterable[str]:
         return {name for wanted in want for name in self.reads.get(wanted, ())}
 
+    def gradient(self, sym: Any, dout: Any, **values: Any) -> Mapping[str, Any] | None:
+        """The formulas of the gradients, on Symbols."""
+        from .symbolic import gradients  # loaded when a graph is first differentiated
+
+        return gradients(self, sym, {"dout": dout, **values})
+
 
 def _call(node: ast.expr) -> tuple[str, list[ast.expr]]:
     """Function of a node and its arguments; a row that breaks the language fails when it is compiled."""

@@ -5,13 +5,15 @@ All of them end in ``xp.matmul`` straight into the result; sums of 16-bit values
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..dims import ANY, UNKNOWN, product, replace
 from ..errors import AttributeValueError
 from ..registry import Op, Sample, register_op
+from . import transposed
 
 Array = Any
 
@@ -33,6 +35,7 @@ class FullyConnected(Op):
     no_bias: bool = False
     flatten: bool = True
     rows = "sum"
+    linear = ("data", "weight")
     examples = (
         {"data": (4, 3, 5), "num_hidden": 2},
         {"data": (4, 3, 5), "num_hidden": 2, "flatten": False},
@@ -87,6 +90,11 @@ class FullyConnected(Op):
         if dbias is not None:
             xp.sum(arriving, axis=0, dtype=wide(dbias.dtype), out=dbias)
 
+    def gradient(self, sym: Any, dout: Any, data: Any, weight: Any, bias: Any) -> Mapping[str, Any]:
+        plain = dataclasses.replace(self, no_bias=True)
+        found = transposed.gradients(sym, plain, dout, data=data, weight=weight)
+        return found if bias is None else {**found, "bias": sym._sum_like(dout, bias)}
+
 
 @register_op
 class dot(Op):
@@ -100,6 +108,7 @@ class dot(Op):
     transpose_b: bool = False
     forward_stype: str | None = None
     hints = ("forward_stype",)
+    linear = ("lhs", "rhs")
     examples = (
         {"lhs": (2, 3), "rhs": (3, 4)},
         {"lhs": (3, 2), "rhs": (4, 3), "transpose_a": True, "transpose_b": True},
@@ -161,6 +170,7 @@ class batch_dot(Op):
     forward_stype: str | None = None
     rows = "parallel"
     hints = ("forward_stype",)
+    linear = ("lhs", "rhs")
     examples = (
         {"lhs": (2, 3, 4), "rhs": (2, 4, 5)},
         {"lhs": (2, 4, 3), "rhs": (2, 5, 4), "transpose_a": True, "transpose_b": True},

@@ -118,6 +118,10 @@ class _Reduction(Op):
         """The reduced axes of ``data``."""
         return axes_of(self.axis, data.ndim, self.exclude)
 
+    def spread(self, sym: Any, value: Any, data: Any) -> Any:
+        """Symbol of a result's shape, repeated along the reduced axes of ``data``."""
+        return sym._gradient_sum_data(value, data, axis=self.axis, keepdims=self.keepdims, exclude=self.exclude)
+
     def over(self, data: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The reduced axes of ``data``, and the result's shape with ones in their places."""
         return self.axes(data), kept(data.shape, self.axes(data))
@@ -134,6 +138,7 @@ class Sum(_Reduction):
     """``out = sum of data`` over the axes."""
 
     examples = _EXAMPLES
+    linear = ("data",)
 
     def temps(self, s: Any) -> Scratch:
         return {"total": total_of(s, narrow(s.dtype("out")))}
@@ -149,6 +154,7 @@ class Sum(_Reduction):
 class Mean(_Reduction):
     """``out = sum of data / number of elements`` over the axes; NaN of none, cut towards zero for whole numbers."""
 
+    linear = ("data",)
     examples = (*_EXAMPLES, {"data": Sample((3, 4), -9, 9, True), "axis": 0})
 
     def temps(self, s: Any) -> Scratch:
@@ -175,6 +181,9 @@ class _Extreme(_Reduction):
         shape = self.over(data)[1]
         xp.equal(data, out.reshape(shape), out=ddata)
         xp.multiply(ddata, dout.reshape(shape), out=ddata)
+
+    def gradient(self, sym: Any, dout: Any, data: Any, out: Any) -> Mapping[str, Any]:
+        return {"data": (data == self.spread(sym, out, data)) * self.spread(sym, dout, data)}
 
 
 @register_op(name="max", aliases=("max_axis",))
@@ -227,7 +236,10 @@ _FACTORS = Sample((2, 3, 4), 0.5, 1.5)
 
 @register_op(name="prod")
 class Prod(_Product):
-    """``out = product of data`` over the axes; the gradient is right with any number of zeros."""
+    """``out = product of data`` over the axes; the gradient is right with any number of zeros.
+
+    The gradient as a Symbol divides by data: at zeros it is NaN.
+    """
 
     examples = tuple({**example, "data": _FACTORS} for example in _EXAMPLES)
 
@@ -237,6 +249,9 @@ class Prod(_Product):
     def backward(self, xp: Any, dout: Any, data: Any, ddata: Any, mask: Temp, rest: Temp, zeros: Temp) -> None:
         xp.copyto(ddata, data)
         self.gradient_of(xp, dout, data, ddata, mask, rest, zeros)
+
+    def gradient(self, sym: Any, dout: Any, data: Any, out: Any) -> Mapping[str, Any]:
+        return {"data": self.spread(sym, dout * out, data) / data}
 
 
 @register_op(name="nansum")
@@ -259,6 +274,9 @@ class NanSum(_Reduction):
         xp.copyto(ddata, dout.reshape(self.over(data)[1]))
         xp.isnan(data, out=hole)
         xp.copyto(ddata, 0, where=hole)
+
+    def gradient(self, sym: Any, dout: Any, data: Any) -> Mapping[str, Any]:
+        return {"data": (data == data) * self.spread(sym, dout, data)}  # NaN equals nothing
 
 
 @register_op(name="nanprod")
@@ -338,6 +356,12 @@ class Norm(Op):
         else:
             xp.sign(data, out=ddata)
         xp.multiply(ddata, dout.reshape(shape), out=ddata, casting="unsafe")
+
+    def gradient(self, sym: Any, dout: Any, data: Any, out: Any) -> Mapping[str, Any] | None:
+        if self.out_dtype is not None:
+            return None
+        size, slope = (dout / out, data) if self.ord == 2 else (dout, sym.sign(data))
+        return {"data": sym._gradient_sum_data(size, data, axis=self.axis, keepdims=self.keepdims) * slope}
 
 
 class _Search(Op):

@@ -24,6 +24,7 @@ class View(Op):
     """Base of operators whose output is the input's bytes under another shape."""
 
     inplace: ClassVar[Mapping[str, str]] = {"out": "data", "ddata": "dout"}
+    linear = ("data",)
 
     def is_view(self, train: bool) -> bool:
         return True
@@ -223,6 +224,7 @@ class transpose(Op):
     """``out`` = ``data`` with its axes in the order ``axes`` (default: reversed)."""
 
     axes: tuple[int, ...] = ()
+    linear = ("data",)
     examples = ({"data": (2, 3, 4)}, {"data": (2, 3, 4), "axes": (1, 2, 0)})
 
     def __post_init__(self) -> None:
@@ -256,6 +258,7 @@ class SwapAxis(Op):
 
     dim1: int = 0
     dim2: int = 0
+    linear = ("data",)
     examples = ({"data": (2, 3, 4), "dim1": 0, "dim2": 2}, {"data": (2, 3, 4), "dim1": 1})
 
     def infer(self, s: Any) -> None:
@@ -290,6 +293,7 @@ def _bounds(part: slice) -> str:
 class Sliced(Op):
     """Base of operators whose output is a slice of ``data``; the gradient of the rest is zero."""
 
+    linear = ("data",)
     parts: ClassVar[Any]
     """Method: the slice of each axis, for a number of axes."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -151,6 +152,10 @@ class softmax(_Softmax):
         if self.scale != 1:
             xp.multiply(ddata, self.scale, out=ddata)
 
+    def gradient(self, sym: Any, dout: Any, out: Any) -> Mapping[str, Any] | None:
+        rest = sym.broadcast_sub(dout, sym.sum(dout * out, axis=self.axis, keepdims=True))
+        return {"data": rest * out * self.scale} if self.dtype is None else None
+
 
 @register_op
 class softmin(softmax):
@@ -196,6 +201,10 @@ class log_softmax(_Softmax):
         if self.scale != 1:
             xp.multiply(ddata, self.scale, out=ddata)
 
+    def gradient(self, sym: Any, dout: Any, out: Any) -> Mapping[str, Any] | None:
+        share = sym.broadcast_mul(sym.exp(out), sym.sum(dout, axis=self.axis, keepdims=True))
+        return {"data": (dout - share) * self.scale} if self.dtype is None else None
+
 
 @register_op
 class SoftmaxActivation(Op):
@@ -228,3 +237,7 @@ class SoftmaxActivation(Op):
         xp.sum(flat, axis=1, keepdims=True, out=row)
         xp.subtract(dout.reshape(flat.shape), row, out=flat)
         xp.multiply(ddata, out, out=ddata)
+
+    def gradient(self, sym: Any, dout: Any, out: Any) -> Mapping[str, Any]:
+        axes = {"axis": 1} if self.mode == "channel" else {"axis": 0, "exclude": True}
+        return {"data": sym.broadcast_sub(dout, sym.sum(dout * out, keepdims=True, **axes)) * out}

@@ -281,6 +281,17 @@ class Symbol(Algebra):
             heads[0][0].name = name
         return Symbol(heads)
 
+    def gradient(self, wrt: str | Sequence[str], head_gradients: Any = None) -> Symbol:
+        """Gradients of the sum of all outputs for the arguments ``wrt`` (a name or several), as a Symbol in their order.
+
+        Its outputs are those of nodes named ``<argument>_grad``. It is a graph like any other: it can be bound, saved,
+        composed and differentiated again. ``head_gradients``: a symbol for each output that its gradient starts with;
+        None: ones. An argument that no output depends on has the gradient zero.
+        Raises UnknownNameError, ArgumentError, CompositionError for an operator without a gradient as a Symbol.
+        """
+        found: Symbol = importlib.import_module("arrayexec.symbol.gradient").gradient(self, wrt, head_gradients)
+        return found
+
     # --- execution: the executor stands above, so it is looked up when first asked for -----------
 
     def bind(
