@@ -94,6 +94,8 @@ NETWORKS = {
     "retinaface": Network("retinaface", {"width": 0.25}, {}, {"data": (2, 3, 64, 64), **FACES}, {"data": (2, 3, 64, 64), **FACES}),
 }  # fmt: skip
 
+LABELS = {"text_cnn": (0, 2), "dcgan_discriminator": (0, 2), "retinaface": (-1, 2)}  # from, before; -1 is ignored
+
 
 def arrays(name: str, symbol: Any, shapes: Mapping[str, tuple[int, ...]], full: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
     """Arguments and auxiliary states in float64: weights scaled by what they sum over, whole numbers for words and labels."""
@@ -103,7 +105,7 @@ def arrays(name: str, symbol: Any, shapes: Mapping[str, tuple[int, ...]], full: 
     args: dict[str, Any] = {}
     for key, shape in zip(symbol.list_arguments(), arg_shapes, strict=True):
         if key.endswith("label") or "_label_" in key or (words and key in ("data", "target_data")):
-            args[key] = random.integers(0, 2 if "face" in key or key == "label" or name == "text_cnn" and "label" in key else 10, shape).astype(np.float64)
+            args[key] = random.integers(*LABELS.get(name, (0, 10)), shape).astype(np.float64)
         elif key == "mask":
             args[key] = (np.arange(shape[1]) < random.integers(2, shape[1], (shape[0], 1))).astype(np.float64)
         elif key.endswith("gamma"):
