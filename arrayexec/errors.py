@@ -54,6 +54,10 @@ class BusyExecutorError(ArrayExecError, RuntimeError):
     """An executor, or the memory it shares, is already running."""
 
 
+class NonFiniteError(ArrayExecError, FloatingPointError):
+    """A NaN or an infinity that ``check='finite'`` found; names the first node that made one."""
+
+
 class BucketError(ArrayExecError, ValueError, KeyError):
     """A sequence bucket that is unknown, unannounced or does not fit the others."""
 

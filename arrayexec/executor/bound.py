@@ -103,12 +103,12 @@ class BoundPlan:
         part = [item for item in self._all if item[1].phase in phases]
         return [call for call, _ in part], [step for _, step in part]
 
-    def context(self, step: Step) -> Context:
-        """Where a step runs."""
-        return self._binding.placement.contexts[self.plan.values[step.writes[0]].place if step.writes else 0]
+    def context(self, value: int) -> Context:
+        """Where a value lies."""
+        return self._binding.placement.contexts[self.plan.values[value].place]
 
     def _call(self, step: Step) -> Call:
-        context = self.context(step)
+        context = self.context(next(iter((*step.writes, *step.reads)), 0))  # all it works on is in one place
         call = self._body_call(step, context)
         several = len(self._binding.placement.contexts) > 1 and step.kind != "transfer"
         return functools.partial(_inside, context, call) if several else call

@@ -5,21 +5,30 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 from ..context import Context, copyto
-from ..errors import ArgumentError, BindError, NotBoundError, StaleForwardError, UnknownNameError, near_miss
+from ..errors import (
+    ArgumentError,
+    BindError,
+    NonFiniteError,
+    NotBoundError,
+    StaleForwardError,
+    UnknownNameError,
+    near_miss,
+)
 from ..plan import Plan, make_plan
 from ..streams import RunPosition
 from .arena import WriteMark, mark_arrays, write
 from .bound import BoundPlan
 from .checks import check_values, check_writable
 from .parts import Binding
-from .watch import MonitorCallback, run_watched
+from .watch import MonitorCallback, Watch, watch_for
 
 Array = Any
 
 TRAIN, INFER, INFER_KEPT = "train", "inference", "inference with kept values"
+WATCHED = ", watched"  # behind a mode: nothing fused, and what a step reads is still there when it is done
 
 
 @dataclasses.dataclass(slots=True)
@@ -152,13 +161,15 @@ class Executor:
 
     def plan(self, mode: str = TRAIN) -> Plan:
         """The plan of a mode ("train", "inference"): made when first asked for, runs nothing."""
+        kind, watched = mode.removesuffix(WATCHED), mode.endswith(WATCHED)
         if mode not in self._plans:
             binding, inferred = self._binding, self._binding.inferred
             indirect = frozenset(n for n, g in binding.gradients.items() if not g.flags.c_contiguous)
             strided = frozenset(n for n, a in binding.arguments.items() if not a.flags.c_contiguous)
             self._plans[mode] = make_plan(
-                inferred.graph, inferred.shapes, inferred.types, self.grad_req, is_train=mode == TRAIN,
-                backward=mode != INFER, indirect=indirect, strided=strided, rewrites=binding.rewrites,
+                inferred.graph, inferred.shapes, inferred.types, self.grad_req, is_train=kind == TRAIN,
+                backward=kind != INFER, indirect=indirect, strided=strided,
+                rewrites=() if watched else binding.rewrites, inplace=not watched,
                 alignment=max(context.alignment for context in self.contexts), places=binding.placement.nodes,
             )  # fmt: skip
         return self._plans[mode]
@@ -186,53 +197,83 @@ class Executor:
 
     # --- running -----------------------------------------------------------------------------------------------
 
-    def forward(self, is_train: bool = False, **inputs: Any) -> list[Array]:
+    @overload
+    def forward(
+        self, is_train: bool = ..., *, check: str | None = ..., internals: None = ..., **inputs: Any
+    ) -> list[Array]: ...
+
+    @overload
+    def forward(
+        self, is_train: bool = ..., *, check: str | None = ..., internals: Sequence[str], **inputs: Any
+    ) -> dict[str, Array]: ...
+
+    def forward(
+        self, is_train: bool = False, *, check: str | None = None, internals: Sequence[str] | None = None, **inputs: Any
+    ) -> Any:
         """Run forward and give the outputs; ``inputs`` are copied into arguments of their names first.
 
-        ``is_train=True`` moves auxiliary states and advances ``step``. Raises UnknownNameError and ShapeError for
-        inputs that do not fit, BusyExecutorError if the executor or one that shares its memory is running.
+        ``is_train=True`` moves auxiliary states and advances ``step``. ``check='finite'`` raises NonFiniteError at the
+        first node that makes a NaN or an infinity; states and ``step`` stay as they were. ``internals``: names of
+        values (as ``get_internals()`` lists them), copies of which are given by name instead of the outputs. Both run
+        a plan of their own, step by step. Raises UnknownNameError and ShapeError for inputs that do not fit,
+        BusyExecutorError if the executor or one that shares its memory is running.
         """
         self._check_process()
+        watch = watch_for(self, self._monitor, check, internals)
         with self.arena.held_by(self):
             if inputs:
                 self.bind_inputs()
                 self._load(inputs)
-            mode = TRAIN if is_train else INFER
+            mode = (TRAIN if is_train else INFER) + (WATCHED if check or internals is not None else "")
             bound = self._bind_plan(mode)
-            run = self._run = _Run(mode, kept=mode == TRAIN)
+            run = self._run = _Run(mode, kept=is_train)
             self._position.step, self._position.first_row = self.step, self.first_row
-            self._run_forward(bound, updates=True)
+            states = {name: array.copy() for name, array in self._binding.aux.items()} if check else {}
+            try:
+                self._run_forward(bound, updates=True, watch=watch)
+            except NonFiniteError:
+                for name, state in states.items():
+                    copyto(self._binding.aux[name], state)
+                raise
             run.marks = {mark: mark.version for mark in self._marks or ()}
             run.finished = True
             self._outputs = bound.outputs
             if is_train:
                 self.step += 1
-        return list(bound.outputs)
+        if watch is None or internals is None:
+            return list(bound.outputs)
+        held, found = {**self.arg_dict, **self._binding.aux}, watch.found
+        return {name: found[name] if name in found else held[name].copy() for name in internals}
 
-    def _run_forward(self, bound: BoundPlan, updates: bool) -> None:
+    def _run_forward(self, bound: BoundPlan, updates: bool, watch: Watch | None = None) -> None:
         self.arena.last = (self.title, id(self))
         for name, private in self._aux_copies.items():
             copyto(private, self._binding.aux[name])
         with self._binding.placement.enter():
-            if self._monitor is not None and updates:
-                self._watch(self._monitor, bound)
-            else:
+            if watch is None:
                 bound.forward(updates)
+            else:
+                if self._monitor is not None and self._monitor_all:
+                    for name, array in {**self._arguments, **self._binding.aux}.items():
+                        self._monitor(name, array.copy())
+                watch.run(bound, forward=True)
         if updates and self._aux_copies and _moves_states(bound.plan):
             for name, private in self._aux_copies.items():
                 copyto(self._binding.aux[name], private)
 
     def backward(
-        self, out_grads: Any = None, is_train: bool = True, *, on_ready: Callable[[str], None] | None = None
-    ) -> None:
+        self, out_grads: Any = None, is_train: bool = True, *, on_ready: Callable[[str], None] | None = None,
+        check: str | None = None,
+    ) -> None:  # fmt: skip
         """Write (or add) the gradients of all arguments that ask for one.
 
         ``out_grads``: array, list or dict by output name; only loss heads need none. ``on_ready(argument)`` is called
-        as soon as an argument's gradient is finished. Raises NotBoundError before any forward, StaleForwardError if
-        what forward kept, or what it read, has been overwritten by the engine since, BindError for wrong head
-        gradients.
+        as soon as an argument's gradient is finished. ``check='finite'`` raises NonFiniteError at the first node that
+        makes a gradient with a NaN or an infinity. Raises NotBoundError before any forward, StaleForwardError if what
+        forward kept, or what it read, has been overwritten by the engine since, BindError for wrong head gradients.
         """
         self._check_process()
+        watch = watch_for(self, self._monitor, check)
         with self.arena.held_by(self):
             run = self._run
             if run is None:
@@ -241,9 +282,12 @@ class Executor:
             if not any(request != "null" for request in self.grad_req.values()):
                 return
             self._check_fresh(run)
-            if run.mode == INFER:
-                run.mode, run.kept = INFER_KEPT, False
-            bound = self._bind_plan(run.mode)
+            mode = run.mode.replace(INFER, INFER_KEPT) if run.mode.removesuffix(WATCHED) == INFER else run.mode
+            if check:
+                mode = mode.removesuffix(WATCHED) + WATCHED
+            if mode != run.mode:
+                run.mode, run.kept = mode, False
+            bound = self._bind_plan(mode)
             if not run.kept:
                 heads = [None if head is None else head.copy() for head in heads]  # they may be the outputs, changed
                 self._run_forward(bound, updates=False)
@@ -253,10 +297,10 @@ class Executor:
                 if target is not None:
                     copyto(target, given)
             with self._binding.placement.enter():
-                if self._monitor is not None:
-                    run_watched(bound, self.symbol.graph, self._monitor, forward=False, on_ready=on_ready)
-                else:
+                if watch is None:
                     bound.backward(on_ready)
+                else:
+                    watch.run(bound, forward=False, on_ready=on_ready)
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
@@ -325,12 +369,6 @@ class Executor:
     def is_watched(self) -> bool:
         """Whether a monitor's callback is set."""
         return self._monitor is not None
-
-    def _watch(self, callback: MonitorCallback, bound: BoundPlan) -> None:
-        if self._monitor_all:
-            for name, array in {**self._arguments, **self._binding.aux}.items():
-                callback(name, array.copy())
-        run_watched(bound, self.symbol.graph, callback, forward=True)
 
     # --- parameters, other shapes ------------------------------------------------------------------------------
 

@@ -1,43 +1,93 @@
-"""Monitors: true values of every node, handed out before their bytes are used again."""
+"""Looking into a run: true values of every node, handed out or checked before their bytes are used again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
+from ..context import Context
+from ..errors import ArgumentError, UnknownNameError, near_miss
 from ..plan import Plan
 from ..symbol.graph import Graph, Node
 from .bound import BoundPlan
+from .finite import check_finite
 
+Array = Any
 MonitorCallback = Callable[[str, Any], None]
 
 
-def run_watched(
-    bound: BoundPlan, graph: Graph, callback: MonitorCallback, forward: bool,
-    on_ready: Callable[[str], None] | None = None,
-) -> None:  # fmt: skip
-    """Run one direction step by step; ``callback(name, copy)`` after the step that writes a value."""
-    watched: dict[int, list[tuple[str, int]]] = {}
-    for made, name, value in _outputs(bound.plan, graph) if forward else _gradients(bound.plan, graph):
-        watched.setdefault(made, []).append((name, value))
+def copy_of(array: Array, context: Context) -> Array:
+    """A new array of a context with the same values."""
+    with context.enter():
+        return array.copy()
 
-    passed: dict[int, list[tuple[str, int]]] = {}
-    for number, node, position, value in () if forward else bound.plan.passed:
-        passed.setdefault(number, []).append((_gradient_name(graph.nodes[node], position), value))
 
-    def report(made: int, given: Mapping[int, Sequence[tuple[str, int]]] = watched) -> None:
-        for name, value in given.get(made, ()):
-            callback(name, bound.arrays[value].copy())
+@dataclasses.dataclass
+class Watch:
+    """What is looked at while a plan runs step by step.
 
-    report(-1)
-    start = 0 if forward else bound.plan.backward_start
-    for number, (call, step) in enumerate(zip(*(bound.forward_part if forward else bound.backward_part), strict=True)):
-        report(start + number, passed)
-        bound.run([call], [step])
-        for value in step.writes:
-            report(value)
-        for name in step.ready if on_ready is not None else ():
-            on_ready(name)  # type: ignore[misc]
+    ``monitor(name, copy)`` is called after the step that makes a value; copies of values whose names are ``wanted`` are
+    put into ``found``; ``finite`` is the title of an executor all of whose values must be finite (empty: no matter).
+    """
+
+    graph: Graph
+    monitor: MonitorCallback | None = None
+    wanted: Collection[str] = ()
+    finite: str = ""
+    found: dict[str, Array] = dataclasses.field(default_factory=dict)
+
+    def report(self, bound: BoundPlan, name: str, value: int) -> None:
+        """Hand out one value."""
+        if self.monitor is not None:
+            self.monitor(name, copy_of(bound.arrays[value], bound.context(value)))
+        if name in self.wanted:
+            self.found[name] = copy_of(bound.arrays[value], bound.context(value))
+
+    def run(self, bound: BoundPlan, forward: bool, on_ready: Callable[[str], None] | None = None) -> None:
+        """Run one direction of a plan. Raises NonFiniteError for the first value that must be finite and is not."""
+        graph, plan = self.graph, bound.plan
+        watched: dict[int, list[tuple[str, int]]] = {}
+        for made, name, value in _outputs(plan, graph) if forward else _gradients(plan, graph):
+            watched.setdefault(made, []).append((name, value))
+        passed: dict[int, list[tuple[str, int]]] = {}
+        for number, node, position, value in () if forward else plan.passed:
+            passed.setdefault(number, []).append((_gradient_name(graph.nodes[node], position), value))
+
+        start = 0 if forward else plan.backward_start
+        calls, steps = bound.forward_part if forward else bound.backward_part
+        for name, value in watched.get(-1, ()):
+            self.report(bound, name, value)
+        for number, (call, step) in enumerate(zip(calls, steps, strict=True)):
+            for name, value in passed.get(start + number, ()):
+                self.report(bound, name, value)
+            bound.run([call], [step])
+            if self.finite:
+                check_finite(bound, step, self.finite)
+            for name, value in [item for made in step.writes for item in watched.get(made, ())]:
+                self.report(bound, name, value)
+            for name in step.ready if on_ready is not None else ():
+                on_ready(name)  # type: ignore[misc]
+
+
+def watch_for(
+    executor: Any, monitor: MonitorCallback | None, check: str | None, internals: Iterable[str] | None = None
+) -> Watch | None:
+    """What a run of an executor looks at (None: nothing). Raises ArgumentError and UnknownNameError."""
+    if check is None and internals is None and monitor is None:
+        return None
+    graph, title = executor.symbol.graph, executor.title
+    if check not in (None, "finite"):
+        raise ArgumentError(f"{title}: check must be 'finite' or None, but it is {check!r}")
+    if isinstance(internals, str) or not isinstance(internals, Iterable | None):
+        raise ArgumentError(f"{title}: internals must be a list of names, but they are {internals!r}")
+    wanted = tuple(internals or ())
+    known = [graph.entry_name(e) for number in range(len(graph.nodes)) for e in graph.outputs(number)] if wanted else []
+    for name in wanted:
+        if known.count(name) != 1:
+            fault = f"several are '{name}'" if name in known else f"none is '{name}'{near_miss(str(name), known)}"
+            raise UnknownNameError(f"{title}: internals must name values of the graph, but {fault}")
+    return Watch(graph, monitor, wanted, title if check else "")
 
 
 def _outputs(plan: Plan, graph: Graph) -> Iterator[tuple[int, str, int]]:

@@ -20,6 +20,7 @@ def make_plan(
     graph: Graph, shapes: Sequence[Any], types: Sequence[Any], wants: Mapping[str, str], *, is_train: bool,
     backward: bool = True, indirect: frozenset[str] = frozenset(), strided: frozenset[str] = frozenset(),
     rewrites: Sequence[Rewrite] = (), alignment: int = 64, keep_all: bool = False, places: Sequence[int] = (),
+    inplace: bool = True,
 ) -> Plan:  # fmt: skip
     """Plan of one mode of a graph; ``rewrites`` (fusion, layouts, shards) see the draft before memory is laid out.
 
@@ -31,4 +32,4 @@ def make_plan(
         draft.passed = []  # they count steps that the rewrite has changed
     if places:
         draft = spread(draft, graph, places)
-    return lay_out(draft, alignment, keep_all)
+    return lay_out(draft, alignment, keep_all, inplace)

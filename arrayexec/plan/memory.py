@@ -124,10 +124,11 @@ def _best_fit(spans: Sequence[_Span]) -> tuple[dict[int, int], int]:
     return offsets, top
 
 
-def lay_out(draft: Draft, alignment: int = 64, keep_all: bool = False) -> Plan:
+def lay_out(draft: Draft, alignment: int = 64, keep_all: bool = False, inplace: bool = True) -> Plan:
     """The plan of a draft: offsets of all values in the arenas of their places, ``alignment`` bytes aligned.
 
-    ``keep_all`` keeps every value to the end (no byte is used twice).
+    ``keep_all`` keeps every value to the end (no byte is used twice). Without ``inplace`` what a step reads is still
+    there when it is done.
     """
     steps = draft.steps
     backward_start = next((i for i, step in enumerate(steps) if step.phase == "backward"), len(steps))
@@ -135,7 +136,7 @@ def lay_out(draft: Draft, alignment: int = 64, keep_all: bool = False) -> Plan:
     if keep_all:
         for storage in lives.end:
             lives.end[storage] = lives.end_of_time
-    else:
+    elif inplace:
         lives.share()
     storages = {s for s in lives.storage if draft.values[s].in_arena and s in lives.start}
     output_rank = {lives.storage[v]: i for i, v in reversed(list(enumerate(draft.outputs)))}
