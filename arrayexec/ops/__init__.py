@@ -13,12 +13,17 @@ from .. import registry
 
 FAMILIES: dict[str, str] = {
     "linalg": "FullyConnected dot batch_dot",
+    "matrix": "_linalg_gemm linalg_gemm _linalg_gemm2 linalg_gemm2 _linalg_syrk linalg_syrk khatri_rao "
+    "_linalg_extractdiag linalg_extractdiag _linalg_makediag linalg_makediag _linalg_extracttrian linalg_extracttrian "
+    "_linalg_maketrian linalg_maketrian",
     "conv": "Convolution Convolution_v1",
     "deconv": "Deconvolution",
     "resample": "UpSampling depth_to_space space_to_depth",
     "pool": "Pooling",
     "norm": "BatchNorm CuDNNBatchNorm BatchNorm_v1 _contrib_SyncBatchNorm SyncBatchNorm",
     "group_norm": "LayerNorm InstanceNorm GroupNorm",
+    "heads": "SVMOutput IdentityAttachKLSparseReg",
+    "ctc": "CTCLoss ctc_loss _contrib_CTCLoss _contrib_ctc_loss",
     "local_norm": "L2Normalization LRN",
     "random": "Dropout",
     "activation": "Activation LeakyReLU",
@@ -28,8 +33,12 @@ FAMILIES: dict[str, str] = {
     "shape": "Flatten flatten Reshape reshape transpose expand_dims squeeze SwapAxis swapaxes slice slice_axis crop "
     "Crop Concat concat SliceChannel split",
     "pad": "Pad pad tile repeat reverse flip stack",
+    "order": "topk sort argsort",
+    "select": "where slice_like reshape_like diag _split_v2 _slice_assign _crop_assign _slice_assign_scalar "
+    "_crop_assign_scalar",
     "index": "pick take one_hot",
     "embed": "Embedding",
+    "rnn": "RNN",
     "constant": "_zeros _ones _full _arange zeros_like ones_like",
     "custom": "Custom",
     "elemwise": (
@@ -60,6 +69,8 @@ FAMILIES: dict[str, str] = {
         "broadcast_lesser_equal broadcast_logical_and broadcast_logical_or broadcast_logical_xor broadcast_to "
         "broadcast_axis broadcast_axes broadcast_like _sum_like"
     ),
+    "multibox": "_contrib_MultiBoxPrior MultiBoxPrior _npx_multibox_prior _contrib_MultiBoxTarget MultiBoxTarget "
+    "_npx_multibox_target _contrib_MultiBoxDetection MultiBoxDetection _npx_multibox_detection",
     "boxes": "_contrib_box_iou _npx_box_iou _contrib_box_nms _contrib_box_non_maximum_suppression _npx_box_nms "
     "_contrib_bipartite_matching _npx_bipartite_matching _contrib_box_encode _npx_box_encode _contrib_box_decode "
     "_npx_box_decode",
