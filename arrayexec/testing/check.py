@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import ArrayExecError, OperatorContractError, OperatorDefinitionError
 from ..registry import Op, get_op
-from . import bodies, inference, planned
+from . import bodies, inference, numbers, planned
 from .naive import gradient_inputs
 from .trial import Trial
 
@@ -23,8 +23,9 @@ CHECKS = (
     bodies.check_rows,
     bodies.check_layout,
     bodies.check_twice,
-    bodies.check_types,
-    bodies.check_sums,
+    numbers.check_types,
+    numbers.check_sums,
+    numbers.check_integers,
     bodies.check_empty,
     bodies.check_scratch,
     planned.check_planned,
