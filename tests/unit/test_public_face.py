@@ -42,7 +42,7 @@ PUBLIC = {
     "attr_dict infer_shape infer_shape_partial infer_type bind simple_bind eval save tojson summary to_mermaid to_dot _repr_html_",
     "Executor": "forward backward outputs output_dict arg_arrays grad_arrays aux_arrays arg_dict grad_dict aux_dict "
     "copy_params_from reshape set_monitor_callback memory_plan debug_str",
-    "errors": "ShapeError TypeInferenceError BindError NotBoundError StaleForwardError BucketError ContextError CheckpointError "
+    "errors": "NonFiniteError ShapeError TypeInferenceError BindError NotBoundError StaleForwardError BucketError ContextError CheckpointError "
     "BackendUnavailableError FileFormatError UnknownOperatorError AttributeValueError ParallelizeError DeviceError "
     "RendezvousError PlanMismatchError AlreadyParallelizedError InconsistentReplicaError CollectiveError PeerFailure "
     "CollectiveTimeoutError BarrierTimeoutError BlobFreedError",
@@ -86,7 +86,7 @@ def test_public_parameters_keep_their_order(path: str) -> None:
 def test_errors_are_one_tree_and_builtin_ones_too(name: str) -> None:
     error = getattr(ax, name)
     assert issubclass(error, ax.ArrayExecError)
-    assert issubclass(error, ValueError | TypeError | KeyError | RuntimeError)
+    assert issubclass(error, ValueError | TypeError | KeyError | RuntimeError | ArithmeticError)
 
 
 def leads(name: str) -> bool:
