@@ -36,6 +36,7 @@ FAMILIES: dict[str, str] = {
     "order": "topk sort argsort",
     "select": "where slice_like reshape_like diag _split_v2 _slice_assign _crop_assign _slice_assign_scalar "
     "_crop_assign_scalar",
+    "unconcat": "_unconcat",
     "index": "pick take one_hot",
     "embed": "Embedding",
     "rnn": "RNN",

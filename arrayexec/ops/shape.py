@@ -485,6 +485,9 @@ class Concat(Op):
             if gradient is not None:
                 xp.copyto(gradient.swapaxes(0, self.dim), lined[part])
 
+    def gradient(self, sym: Any, dout: Any, data: Any) -> Mapping[str, Any]:
+        return {"data": list(sym._unconcat(dout, *data, num_args=self.num_args, dim=self.dim))}
+
 
 @register_op(aliases=("split",))
 class SliceChannel(Op):
@@ -547,3 +550,7 @@ class SliceChannel(Op):
     def backward(self, xp: Any, dout: Many, ddata: Any) -> None:
         for piece, gradient in zip(self._pieces(ddata), dout, strict=True):
             xp.copyto(piece, gradient)
+
+    def gradient(self, sym: Any, dout: Any) -> Mapping[str, Any]:
+        pieces = [sym.expand_dims(one, axis=self.axis) for one in dout] if self.squeeze_axis else dout
+        return {"data": sym.Concat(*pieces, dim=self.axis)}

@@ -21,7 +21,7 @@ from ..registry import SPECIAL, Op, Temp, find_op, get_op, register_op, signatur
 PREFIX = "_gradient_"
 
 
-class _Inner:
+class Inner:
     """A frame (or known shapes) as the linear operator sees it: what it calls ``out`` is ``head`` here."""
 
     __slots__ = ("_frame",)
@@ -76,18 +76,18 @@ class Transposed(Op):
     def infer(self, s: Any) -> None:
         s.out = getattr(s, self.wrt)
         setattr(s, self.wrt, s.out)
-        self.inner.infer(_Inner(s))
+        self.inner.infer(Inner(s))
 
     def types(self, t: Any) -> None:
-        self.inner.types(_Inner(t))
+        self.inner.types(Inner(t))
         t.out = getattr(t, self.wrt)
         setattr(t, self.wrt, t.out)
 
     def temps(self, s: Any) -> Any:
-        return self.inner.temps(_Inner(s))
+        return self.inner.temps(Inner(s))
 
     def prepare(self, known: Any, context: Any) -> Any:
-        return self.inner.prepare(_Inner(known), context)
+        return self.inner.prepare(Inner(known), context)
 
     def is_view(self, train: bool) -> bool:
         return bool(self.inner.is_view(train)) and signature_of(self.inner).inputs[0] == self.wrt
@@ -176,11 +176,14 @@ def _bodies(cls: type[Op], wrt: str) -> tuple[Callable[..., None], Callable[...,
 
 
 def _sign(body: Any, first: tuple[str, ...], wrt: str, ahead: Any, *calls: Any) -> tuple[str, ...]:
-    """Give ``body`` the parameters ``first``, then what the bodies that it ``calls`` read beside: inputs and scratch."""
-    inputs = {*ahead.parameters, *SPECIAL}.difference(ahead.temps, ("out", wrt))
-    read = dict.fromkeys(name for call in calls for name in call.parameters if name in inputs | call.temps)
-    temps = {name for call in calls for name in call.temps}
-    names = tuple(dict.fromkeys((*first, *read)))
+    """Give ``body`` the parameters ``first``, then the other inputs, and what the bodies that it ``calls`` need beside.
+
+    Inputs that a setting leaves out are among them: the rules of inference speak of them.
+    """
+    inputs = [name for name in ahead.parameters if name not in (*SPECIAL, *ahead.temps, "out", wrt)]
+    temps = [name for call in calls for name in call.parameters if name in call.temps]
+    special = [name for call in calls for name in call.parameters if name in SPECIAL]
+    names = tuple(dict.fromkeys((*first, *inputs, *special, *temps)))
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     marks = [inspect.Parameter(name, kind, annotation=Temp if name in temps else Any) for name in ("self", *names)]
     body.__signature__ = inspect.Signature(marks)
