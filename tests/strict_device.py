@@ -455,6 +455,9 @@ class StrictArray:
     def fill(self, value: Any) -> None:
         self[...] = value
 
+    def sort(self, axis: int = -1) -> None:
+        self.device.submit(lambda: self._values.sort(axis), [self], [self], "sort")
+
     def flatten(self) -> StrictArray:
         return self.copy().reshape(-1)
 

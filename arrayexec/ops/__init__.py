@@ -20,6 +20,7 @@ FAMILIES: dict[str, str] = {
     "deconv": "Deconvolution",
     "resample": "UpSampling depth_to_space space_to_depth",
     "pool": "Pooling",
+    "pool_legacy": "Pooling_v1",
     "norm": "BatchNorm CuDNNBatchNorm BatchNorm_v1 _contrib_SyncBatchNorm SyncBatchNorm",
     "group_norm": "LayerNorm InstanceNorm GroupNorm",
     "heads": "SVMOutput IdentityAttachKLSparseReg",

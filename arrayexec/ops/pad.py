@@ -124,6 +124,8 @@ class Pad(Op):
 class _Repeated(Op):
     """Base of tile and repeat: under another shape the output is data, stretched along new axes."""
 
+    linear = ("data",)
+
     def stretched(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Data's and the output's shape, with new axes of 1 and of the number of copies."""
         raise AttributeError
@@ -214,6 +216,7 @@ class reverse(Op):
     """``out`` = ``data`` with the order along each axis of ``axis`` turned round."""
 
     axis: tuple[int, ...]
+    linear = ("data",)
     examples = ({"data": (2, 3), "axis": 1}, {"data": (2, 3, 2), "axis": (0, -1)})
 
     @property

@@ -293,18 +293,20 @@ def _bounds(part: slice) -> str:
 class Sliced(Op):
     """Base of operators whose output is a slice of ``data``; the gradient of the rest is zero."""
 
-    linear = ("data",)
+    linear: ClassVar[tuple[str, ...]] = ("data",)
     parts: ClassVar[Any]
     """Method: the slice of each axis, for a number of axes."""
 
-    def said(self, s: Any) -> None:
+    def said(self, s: Any, whole: str = "data", piece: str = "out") -> None:
         """Both directions: a sliced axis has the slice's length, the others are the same."""
-        parts = self.parts(len(s.data))
-        s.out = tuple(_length(part, dim) for part, dim in zip(parts, s.data, strict=True))
-        if any(dim is not UNKNOWN and dim == 0 and whole != 0 for dim, whole in zip(s.out, s.data, strict=True)):
+        data = getattr(s, whole)
+        parts = self.parts(len(data))
+        setattr(s, piece, tuple(_length(part, dim) for part, dim in zip(parts, data, strict=True)))
+        out = getattr(s, piece)
+        if any(dim is not UNKNOWN and dim == 0 and length != 0 for dim, length in zip(out, data, strict=True)):
             shown = ", ".join(map(_bounds, parts))
-            s.fail("data", f"must hold something at [{shown}], but it is {format_shape(s.data)}")
-        s.data = tuple(dim if part == slice(None) else UNKNOWN for part, dim in zip(parts, s.out, strict=True))
+            s.fail(whole, f"must hold something at [{shown}], but it is {format_shape(data)}")
+        setattr(s, whole, tuple(dim if part == slice(None) else UNKNOWN for part, dim in zip(parts, out, strict=True)))
 
     def forward(self, xp: Any, data: Any, out: Any) -> None:
         xp.copyto(out, data[self.parts(data.ndim)])
@@ -359,7 +361,7 @@ class Slice(Sliced):
         given = [self.begin, self.end, self.step] if self.step else [self.begin, self.end]
         if len(set(map(len, given))) > 1 or 0 in self.step:
             raise AttributeValueError(
-                "slice: attributes 'begin', 'end' and 'step' must have one length and no step 0, "
+                f"{self.form.name}: attributes 'begin', 'end' and 'step' must have one length and no step 0, "
                 f"but they are {self.begin}, {self.end} and {self.step}"
             )
 
@@ -369,9 +371,14 @@ class Slice(Sliced):
         return tuple(parts) + (slice(None),) * (rank - len(parts))
 
     def infer(self, s: Any) -> None:
-        if s.data is not ANY and len(s.data) < len(self.begin):
-            s.fail("data", f"must have at least {len(self.begin)} dims, but it is {format_shape(s.data)}")
+        self.check_rank(s, "data")
         self.said(s)
+
+    def check_rank(self, s: Any, whole: str) -> None:
+        """Refuse a value with fewer dims than there are bounds."""
+        shape = getattr(s, whole)
+        if shape is not ANY and len(shape) < len(self.begin):
+            s.fail(whole, f"must have at least {len(self.begin)} dims, but it is {format_shape(shape)}")
 
 
 @register_op

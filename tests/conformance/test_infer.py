@@ -16,7 +16,7 @@ SHAPES = golden.cases("infer_shape")
 TYPES = golden.cases("infer_type")
 WAITING = {
     "shape_fused_lm", "shape_dcgan_g", "shape_deconv_target", "shape_deconv_target_partial", "shape_rnn_params",
-    "shape_rnn_params_partial", "type_where", "type_topk_both",
+    "shape_rnn_params_partial",
 }  # fmt: skip
 """Cases whose operators do not exist yet; exactly these."""
 
