@@ -58,8 +58,12 @@ def _words(bound: BoundPlan, step: Step, what: str, made: int, title: str) -> st
                 before.append(_origin(bound, number))
     size, bad = bound.arrays[made].size, _statistics(bound, made)[1]
     fact = f"{what} must be finite, but it holds {bad} among {size} values (in {step.phase} of {title})"
-    came = f"not finite already: {', '.join(dict.fromkeys(before))}"
-    return message(fact, rows, "inputs", came if before else "all inputs are finite: it began here")
+    came = "all inputs are finite: it began here"
+    if before:
+        came = f"not finite already: {', '.join(dict.fromkeys(before))}"
+    elif step.phase == "update" or (step.kind == "add" and len(step.bindings) == 2):  # what it adds to is overwritten
+        came += ", or was there before"
+    return message(fact, rows, "inputs", came)
 
 
 def _origin(bound: BoundPlan, number: int) -> str:

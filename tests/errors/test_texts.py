@@ -243,6 +243,14 @@ cases(
     copy_no_array=lambda: bound().copy_params_from({"fc_bias": [1, 2]}),
     copy_shape=lambda: bound().copy_params_from({"fc_bias": draw(3)}),
     monitor=lambda: bound().set_monitor_callback(5),
+    check_word=lambda: bound().forward(check="nan"),
+    not_finite=lambda: bound().forward(check="finite", data=np.full((4, 3), np.nan, np.float32)),
+    not_finite_gradient=lambda: ran().backward(np.full((4, 2), np.inf, np.float32), check="finite"),
+    internals_no_list=lambda: bound().forward(internals="fc_output"),
+    internals_name=lambda: bound().forward(internals=["fc_outptu"]),
+    internals_twice=lambda: sym.Group([Var("a") + 1, sym.tanh(Var("b"), name="_plusscalar0")]).simple_bind(
+        CPU, a=(2,), b=(2,)
+    ).forward(internals=["_plusscalar0_output"]),
     pickle=lambda: bound().__reduce__(),
     output_dict_twice=lambda: sym.Group([sym.tanh(Var("a"), name="t")] * 2).simple_bind(CPU, a=(2,)).output_dict,
 )
