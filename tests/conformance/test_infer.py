@@ -14,10 +14,7 @@ from tests.conformance import golden
 DIFFERENT: dict[str, str] = json.loads((golden.DATA.parent / "differences.json").read_text())
 SHAPES = golden.cases("infer_shape")
 TYPES = golden.cases("infer_type")
-WAITING = {
-    "shape_fused_lm", "shape_dcgan_g", "shape_deconv_target", "shape_deconv_target_partial", "shape_rnn_params",
-    "shape_rnn_params_partial",
-}  # fmt: skip
+WAITING: set[str] = set()
 """Cases whose operators do not exist yet; exactly these."""
 
 _FC = ([(3, 7), (4, 7), (4,)], [(3, 4)], [])
