@@ -10,6 +10,8 @@ from .. import ops
 from ..attribute_text import Attribute, to_text
 from ..dims import ANY, UNKNOWN
 from ..errors import ArrayExecError
+from ..ops.expression import Pointwise
+from ..ops.symbolic import in_symbols
 from ..registry import Op, get_op, kernel_tiers
 from ..testing.inference import inferred
 from ..testing.trial import Trial
@@ -120,7 +122,8 @@ def _gradient(cls: type[Op]) -> str:
     settings = [Trial(cls, example).signature for example in cls.examples]
     heads = [not signature.head_gradient for signature in settings]
     found = "head" if heads and all(heads) else "yes or head" if any(heads) else "yes"
-    return found + (", symbol" if hasattr(cls, "gradient") else "")
+    known = in_symbols(cls) if issubclass(cls, Pointwise) else cls.linear or hasattr(cls, "gradient")
+    return found + (", symbol" if known else "")
 
 
 def _infers(cls: type[Op]) -> Iterator[str]:

@@ -32,12 +32,12 @@ FAMILIES: dict[str, str] = {
     "loss": "SoftmaxOutput Softmax LinearRegressionOutput LogisticRegressionOutput MAERegressionOutput MakeLoss "
     "make_loss BlockGrad stop_gradient softmax_cross_entropy",
     "shape": "Flatten flatten Reshape reshape transpose expand_dims squeeze SwapAxis swapaxes slice slice_axis crop "
-    "Crop Concat concat SliceChannel split",
+    "Crop",
     "pad": "Pad pad tile repeat reverse flip stack",
     "order": "topk sort argsort",
     "select": "where slice_like reshape_like diag _split_v2 _slice_assign _crop_assign _slice_assign_scalar "
     "_crop_assign_scalar",
-    "unconcat": "_unconcat",
+    "joins": "Concat concat _unconcat SliceChannel split",
     "index": "pick take one_hot",
     "embed": "Embedding",
     "rnn": "RNN",

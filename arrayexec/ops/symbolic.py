@@ -78,8 +78,8 @@ class _Translator:
         return self.apply("_mul_scalar", self.apply("ones_like", like), scalar=number)
 
 
-def has_symbols(op: Pointwise) -> bool:
-    """Whether every function in the gradients of ``op`` is an operator as well."""
+def in_symbols(op: Pointwise | type[Pointwise]) -> bool:
+    """Whether every function in the gradients of a row is an operator as well."""
     calls = [node for tree in op.expression.backward.values() for node in ast.walk(tree) if isinstance(node, ast.Call)]
     names = {node.func.id for node in calls if isinstance(node.func, ast.Name)}
     return all(find_op(name) is not None for name in names.difference(_PAIRS))
@@ -90,7 +90,7 @@ def gradients(op: Pointwise, sym: Any, values: Mapping[str, Any]) -> dict[str, A
 
     What was stretched is summed back to the shape of its input.
     """
-    if not has_symbols(op):
+    if not in_symbols(op):
         return None
     numbers = {name: float(getattr(op, name)) for name in op.form.attributes}
     translator = _Translator(sym, {**values, **numbers}, op.broadcasts)

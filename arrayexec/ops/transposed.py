@@ -1,11 +1,11 @@
 """Gradients of linear operators, as operators.
 
 An operator that names inputs in ``linear`` is linear in each of them while the others stay. Its gradient for one of
-them, ``x``, is again linear: in what arrives, and in the others; and the values of ``x`` do not count. So for every such
-pair there is an operator ``_gradient_<operator>_<input>`` whose forward is the operator's own backward, and whose
-gradients are the operator itself and its like: with the gradient ``g`` (of ``x``'s shape) arriving, the one for what had
-arrived is the operator at ``x = g``, and the one for another input that input's gradient at ``x = g``. That is closed: it
-gives derivatives of every order. The classes are made when they are first asked for.
+them, ``x``, is linear again: in what arrives and in the others; the values of ``x`` do not count. So for every such
+pair there is an operator ``_gradient_<operator>_<input>``, whose forward is the operator's own backward, and whose
+gradients are the operator itself and others of this kind: where ``g`` arrives (of ``x``'s shape), the gradient for
+what had arrived is the operator at ``x = g``, and the one for another input is that input's gradient at ``x = g``.
+That is closed, so it gives derivatives of every order. The classes are made when they are first asked for.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PREFIX = "_gradient_"
 
 
 class Inner:
-    """A frame (or known shapes) as the linear operator sees it: what it calls ``out`` is ``head`` here."""
+    """A frame (or known shapes) as the operator sees it whose output is called ``head`` here."""
 
     __slots__ = ("_frame",)
 

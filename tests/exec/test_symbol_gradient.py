@@ -200,7 +200,7 @@ def test_derivatives_of_every_order() -> None:
     symbol = Variable("x") ** 5
     for want in (5 * x**4, 20 * x**3, 60 * x**2, 120 * x, 120 * np.ones(2), np.zeros(2)):
         symbol = symbol.gradient("x")
-        close(symbol.eval(**{name: x for name in symbol.list_arguments()})[0], want)
+        close(symbol.eval(**dict.fromkeys(symbol.list_arguments(), x))[0], want)
 
 
 def test_tanh_to_the_fourth_order() -> None:
@@ -253,7 +253,7 @@ def test_gradient_penalty_is_trained_away() -> None:
     size = sym.sqrt(sym.sum(sym.square(slope), axis=1) + 1e-12)
     penalty = sym.make_loss(sym.mean(sym.square(size - 1)))
     executor = penalty.simple_bind(ax.cpu(), data=(32, 2))
-    for name, array in executor.arg_dict.items():
+    for array in executor.arg_dict.values():
         array[...] = random.normal(0, 0.7, array.shape)
     history = []
     for _ in range(300):
