@@ -7,19 +7,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..registry import Op, Signature
+from ..registry import Op, Signature, gradient_positions
 from ..symbol.graph import Graph, Node
 from .record import Draft, Step
 from .rewrite import operator_step
-
-
-def gradient_positions(signature: Signature, op: Op) -> list[int]:
-    """Positions of the inputs to which backward of ``op`` gives a gradient."""
-    found: list[int] = []
-    for kind, place in signature.backward or ():
-        if kind == "dinput":
-            found += [p for p in _flat(place) if signature.inputs[p] not in op.no_gradient]
-    return found
 
 
 def flow(graph: Graph, wants: Mapping[str, str]) -> tuple[set[int], dict[int, list[int]]]:
@@ -28,7 +19,7 @@ def flow(graph: Graph, wants: Mapping[str, str]) -> tuple[set[int], dict[int, li
     A node runs if the flow from the heads reaches it and one of its inputs leads to a wanted argument; the positions of
     all such inputs stand with it. The outputs of a loss head need no gradient: its backward does not read them.
     """
-    gives = [gradient_positions(*_applied(node)) if node.op is not None else [] for node in graph.nodes]
+    gives = [gradient_positions(node.op) if node.op is not None else [] for node in graph.nodes]
     reached = set(graph.heads)
     for number in range(len(graph.nodes) - 1, -1, -1):
         if gives[number] and any(entry in reached for entry in graph.outputs(number)):
