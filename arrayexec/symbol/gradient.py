@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..errors import ArgumentError, CompositionError, OperatorDefinitionError, UnknownNameError, near_miss
+from ..errors import ArgumentError, CompositionError, OperatorDefinitionError, UnknownNameError, message, near_miss
 from ..ops import transposed
 from ..registry import gradient_positions
 from .attribute import AttrScope
@@ -126,10 +126,8 @@ class _Walk:
         op: Any = node.op
         signature: Any = node.signature
         if not signature.head_gradient:
-            raise CompositionError(
-                f"gradient: {node.where} is a loss head, whose backward gives the gradient of a loss that it does not "
-                "put out: it has no gradient as a Symbol; write the loss with other operators, such as log_softmax, sum"
-            )
+            fact = f"gradient: {node.where} has no gradient as a Symbol: a loss head does not put out its loss"
+            raise CompositionError(message(fact, hint="write the loss with others, such as log_softmax and sum"))
         values: dict[str, Any] = {}
         for name, place in signature.frame.items():  # hidden outputs stand behind the others and have no Symbol
             many = isinstance(place, tuple)
@@ -144,7 +142,7 @@ class _Walk:
         else:
             result = transposed.gradients(self.sym, op, **values) if op.linear else None
         if result is None:
-            raise CompositionError(f"gradient: {node.where} has no gradient as a Symbol; {KNOWN}")
+            raise CompositionError(message(f"gradient: {node.where} has no gradient as a Symbol", hint=KNOWN))
         gradients: dict[int, Symbol] = {}
         for name, value in result.items():
             if name not in signature.frame:

@@ -132,6 +132,20 @@ def graph_with_a_cycle() -> None:
     net.list_arguments()
 
 
+# --- gradients as symbols --------------------------------------------------------------------------------------------
+
+
+cases(
+    gradient_name=lambda: dense().gradient("fc_wieght"),
+    gradient_of_nothing=lambda: dense().gradient([]),
+    gradient_heads_count=lambda: dense().gradient("data", [Var("a"), Var("b")]),
+    gradient_heads_of_two=lambda: dense().gradient("data", [sym.Group([Var("a"), Var("b")])]),
+    gradient_not_known=lambda: sym.sum(sym.Dropout(dense(), name="drop")).gradient("data"),
+    gradient_of_no_operator=lambda: sym.digamma(Var("data"), name="n").gradient("data"),
+    gradient_of_a_loss_head=lambda: sym.SoftmaxOutput(dense(), name="softmax").gradient("fc_weight"),
+)
+
+
 # --- inference -------------------------------------------------------------------------------------------------------
 
 cases(
@@ -348,7 +362,7 @@ def backward(self, xp, dout, ddata): xp.copyto(ddata, dout)
 """
 
 
-def registers(text: str, run: bool = False, **options: Any) -> Callable[[], None]:
+def registers(text: str, run: bool | Callable[[], Any] = False, **options: Any) -> Callable[[], None]:
     def register() -> None:
         module = types.ModuleType("odd_texts")
         sys.modules[module.__name__] = module
@@ -357,7 +371,9 @@ def registers(text: str, run: bool = False, **options: Any) -> Callable[[], None
         exec(compile(source, "odd_texts.py", "exec"), module.__dict__)
         try:
             registry.register_op(**options)(module.__dict__["Odd"])
-            if run:
+            if callable(run):
+                run()
+            elif run:
                 sym.Odd(Var("data"), name="n").simple_bind(CPU, data=(2, 3)).forward(True)
         finally:
             registry._OPERATORS.pop("Odd", None)
@@ -376,6 +392,13 @@ cases(
     form_field_unclear=registers("k: Missing = None\n" + REST),
     form_field_default=registers("k: int = 'x'\n" + REST),
     form_taken=registers(REST, name="Convolution"),
+    form_linear=registers("linear = ('dat',)\n" + REST),
+    form_linear_reads=registers("linear = ('data',)\n" + REST.replace("dout, ddata", "dout, out, ddata")),
+    form_gradient_names=registers(REST + "def gradient(self, sym, dout, dat): return {}"),
+    form_gradient_result=registers(
+        REST + "def gradient(self, sym, dout): return {'dat': dout}",
+        run=lambda: sym.Odd(Var("data"), name="n").gradient("data"),
+    ),
     form_no_infer=registers(REST.replace("infer", "infre"), run=True),
     form_names=registers("outputs = 5\n" + REST, run=True),
     form_no_output=registers("outputs = ()\n" + REST, run=True),

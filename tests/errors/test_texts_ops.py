@@ -15,7 +15,7 @@ import pytest
 import arrayexec as ax
 from arrayexec import operator, sym
 from arrayexec.errors import TypeInferenceError
-from arrayexec.ops import elemwise
+from arrayexec.ops import elemwise, transposed
 from tests.errors.recorder import PACKAGE, Faults, Recorder, checks_of
 
 # Families whose refusals stand in a file of texts of their own.
@@ -61,6 +61,10 @@ cases(
     broadcast_axis_negative=lambda: sym.broadcast_axis(A, axis=0, size=-1, name="n"),
     broadcast_axis_beyond=refused(lambda: sym.broadcast_axis(A, axis=5, size=2, name="n"), a=(2, 1)),
     broadcast_axis_sizes=refused(lambda: sym.broadcast_axis(A, axis=(0, 1), size=(2,), name="n"), a=(1, 1)),
+    sum_like_dims=refused(lambda: sym._sum_like(A, B, name="n"), a=(2, 3), b=(2, 1, 3)),
+    gradient_with_a_bias=lambda: sym._gradient_FullyConnected_data(A, num_hidden=3, name="n"),
+    gradient_no_class=lambda: transposed.relv,
+    unconcat_short=refused(lambda: sym._unconcat(A, B, Var("c"), num_args=2, name="n"), a=(2, 3), b=(2, 4)),
     broadcast_like_one_side=refused(lambda: sym.broadcast_like(A, B, lhs_axes=(0,), name="n"), a=(1, 3), b=(2, 3)),
     broadcast_like_counts=refused(
         lambda: sym.broadcast_like(A, B, lhs_axes=(0,), rhs_axes=(0, 1), name="n"), a=(1, 3), b=(2, 3)
