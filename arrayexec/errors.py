@@ -26,6 +26,10 @@ class OutputIndexError(ArrayExecError, IndexError):
     """An output number that a symbol does not have."""
 
 
+class IndexRangeError(ArrayExecError, IndexError, ValueError):
+    """An index among an operator's values that is no place, where the nearest one cannot be meant."""
+
+
 class ShapeError(ArrayExecError, ValueError):
     """Shapes that cannot go together."""
 

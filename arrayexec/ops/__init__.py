@@ -16,6 +16,9 @@ FAMILIES: dict[str, str] = {
     "matrix": "_linalg_gemm linalg_gemm _linalg_gemm2 linalg_gemm2 _linalg_syrk linalg_syrk khatri_rao "
     "_linalg_extractdiag linalg_extractdiag _linalg_makediag linalg_makediag _linalg_extracttrian linalg_extracttrian "
     "_linalg_maketrian linalg_maketrian",
+    "factor": "_linalg_trmm linalg_trmm _linalg_trsm linalg_trsm _linalg_potrf linalg_potrf _linalg_potri linalg_potri "
+    "_linalg_inverse linalg_inverse _linalg_sumlogdiag linalg_sumlogdiag _linalg_det linalg_det _linalg_slogdet "
+    "linalg_slogdet _linalg_gelqf linalg_gelqf _linalg_syevd linalg_syevd",
     "conv": "Convolution Convolution_v1",
     "deconv": "Deconvolution",
     "resample": "UpSampling depth_to_space space_to_depth",
@@ -38,7 +41,9 @@ FAMILIES: dict[str, str] = {
     "select": "where slice_like reshape_like diag _split_v2 _slice_assign _crop_assign _slice_assign_scalar "
     "_crop_assign_scalar",
     "joins": "Concat concat _unconcat SliceChannel split",
-    "index": "pick take one_hot",
+    "gather": "gather_nd scatter_nd _scatter_set_nd _contrib_index_copy batch_take fill_element_0index "
+    "_contrib_index_array _ravel_multi_index ravel_multi_index _unravel_index unravel_index",
+    "index": "pick choose_element_0index take one_hot",
     "embed": "Embedding",
     "rnn": "RNN",
     "constant": "_zeros _ones _full _arange zeros_like ones_like",

@@ -1,6 +1,6 @@
 """Operators that look values up: pick, take, one_hot; and the places of labelled values that losses share.
 
-Indices may be of any numeric type; they are truncated toward zero and have no gradient.
+Indices may be of any numeric type; they are truncated toward zero (NaN is the least number) and have no gradient.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ..context import asnumpy
 from ..dims import ANY, UNKNOWN, drop, insert, replace
-from ..errors import AttributeValueError, format_shape
+from ..errors import AttributeValueError, IndexRangeError, format_shape
 from ..registry import Op, Sample, Temp, register_op
 from .checks import check_axis
 
@@ -23,6 +24,13 @@ def whole(xp: Any, data: Any, index: Any, count: int, wrap: bool = False) -> Non
         xp.remainder(index, count, out=index)
     else:
         xp.clip(index, 0, count - 1, out=index)
+
+
+def refuse_outside(xp: Any, index: Any, low: int, high: int, what: str) -> None:
+    """IndexRangeError if one of ``index`` is not in [low, high): the host waits for the answer."""
+    for found in (asnumpy(xp.min(index)), asnumpy(xp.max(index))) if index.size else ():
+        if not low <= int(found) < high:
+            raise IndexRangeError(f"{what} must be from {low} to {high - 1}, but there is {int(found)}")
 
 
 def gather(xp: Any, array: Any, index: Any, axis: int, out: Any) -> None:
@@ -64,7 +72,7 @@ def scatter_temps(
     target: tuple[int, ...], source: tuple[int, ...], kind: Any, axis: int = 0
 ) -> dict[str, tuple[tuple[int, ...], Any]]:
     """Scratch of :func:`scatter_add`; 16-bit sums are made in 32 bits."""
-    wide = target if np.dtype(kind).itemsize < 4 else (0,)
+    wide = target if np.dtype(kind).itemsize < 4 and np.dtype(kind).kind not in "iub" else (0,)
     return {"flat": (source if axis == 0 else (0,), "int64"), "wide": (wide, "float32")}
 
 
@@ -93,7 +101,7 @@ def _around(shape: tuple[int, ...], axis: int) -> tuple[int, int]:
     return math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
 
 
-@register_op
+@register_op(aliases=("choose_element_0index",))
 class pick(Op):
     """``out`` = ``data`` at ``index`` along ``axis``: index has data's shape without that axis, or with a 1 there.
 
@@ -148,11 +156,12 @@ class pick(Op):
 class take(Op):
     """``out`` = slices ``indices`` of ``a`` along ``axis``: the axes of indices stand where ``axis`` was.
 
-    An index outside is clipped, or wrapped with ``mode="wrap"``; slices taken twice have their gradients summed.
+    An index outside is clipped, with ``mode="wrap"`` wrapped, with ``mode="raise"`` it raises IndexRangeError (on a GPU
+    the host waits for that). Slices taken twice have their gradients summed.
     """
 
     axis: int = 0
-    mode: Literal["clip", "wrap"] = "clip"
+    mode: Literal["clip", "wrap", "raise"] = "clip"
     no_gradient = ("indices",)
     examples = (
         {"a": (4, 2), "indices": Sample((3, 2), -2, 6, True)},
@@ -172,6 +181,9 @@ class take(Op):
         return {"index": (s.indices, "int64"), **scatter_temps(s.a, s.out, s.dtype("a"), self.axis % len(s.a))}
 
     def forward(self, xp: Any, a: Any, indices: Any, out: Any, index: Temp) -> None:
+        if self.mode == "raise":
+            xp.copyto(index, indices, casting="unsafe")
+            refuse_outside(xp, index, 0, a.shape[self.axis], "take: indices")
         whole(xp, indices, index, a.shape[self.axis], self.mode == "wrap")
         gather(xp, a, index, self.axis, out)
 

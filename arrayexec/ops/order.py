@@ -124,9 +124,14 @@ def check_index_type(title: str, dtype: np.dtype[Any]) -> None:
         )
 
 
+def index_limit(dtype: np.dtype[Any]) -> int:
+    """The largest whole number up to which ``dtype`` holds all of them."""
+    return 2 ** (np.finfo(dtype).nmant + 1) if dtype.kind == "f" else int(np.iinfo(dtype).max)
+
+
 def check_index_range(s: Any, count: Any, dtype: np.dtype[Any]) -> None:
     """Refuse data with more positions than an index of ``dtype`` can tell apart."""
-    most = 2 ** (np.finfo(dtype).nmant + 1) if dtype.kind == "f" else int(np.iinfo(dtype).max)
+    most = index_limit(dtype)
     if count is not UNKNOWN and count > most + 1:
         s.fail(
             "data", f"must have at most {most + 1} values in a line for an index of dtype={dtype.name}, "

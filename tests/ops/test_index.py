@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from arrayexec.dims import UNKNOWN
-from arrayexec.errors import AttributeValueError, ShapeError
+from arrayexec.errors import AttributeValueError, IndexRangeError, ShapeError
 from tests.ops.runs import close, graph_of, run, shapes_of, types_of, uniform
 
 
@@ -84,13 +84,23 @@ def test_take(mode: str, axis: int, dtype: Any) -> None:
     assert found.out.dtype == dtype
 
 
+def test_take_may_raise() -> None:
+    a = uniform((4, 3))
+    for index in (4, -1, np.nan):
+        with pytest.raises(IndexRangeError, match=r"take: indices must be from 0 to 3, but there is -?\d+"):
+            run("take", {"a": a, "indices": np.array([0, index])}, mode="raise")
+    found = run("take", {"a": a, "indices": np.array([3, 0])}, [np.ones((2, 3))], mode="raise")
+    np.testing.assert_array_equal(found.out, a[[3, 0]])
+    np.testing.assert_array_equal(found.gradients["a"][:, 0], [1, 0, 0, 1])
+
+
 def test_take_infers() -> None:
     assert shapes_of("take", {"a": (4, 3), "indices": (2, 5)}, axis=1)["node_output"] == (4, 2, 5)
     assert types_of("take", {"a": np.float64, "indices": np.int32})["node_output"] == np.float64
     with pytest.raises(ShapeError, match="must hold something along axis 0"):
         shapes_of("take", {"a": (0, 3), "indices": (2,)})
-    with pytest.raises(AttributeValueError, match="'mode' must be one of clip, wrap, but it is 'raise'"):
-        graph_of("take", mode="raise")
+    with pytest.raises(AttributeValueError, match="'mode' must be one of clip, wrap, raise, but it is 'error'"):
+        graph_of("take", mode="error")
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.int64, np.float16, np.int8])

@@ -39,11 +39,11 @@ PUBLIC = {
     "nd": "load save",
     "random": "seed",
     "Symbol": "name list_arguments list_auxiliary_states list_outputs list_inputs get_internals get_children attr list_attr "
-    "attr_dict infer_shape infer_shape_partial infer_type bind simple_bind eval save tojson summary to_mermaid to_dot _repr_html_",
+    "attr_dict infer_shape infer_shape_partial infer_type gradient bind simple_bind eval save tojson summary to_mermaid to_dot _repr_html_",
     "Executor": "forward backward outputs output_dict arg_arrays grad_arrays aux_arrays arg_dict grad_dict aux_dict "
     "copy_params_from reshape set_monitor_callback memory_plan debug_str",
-    "errors": "NonFiniteError ShapeError TypeInferenceError BindError NotBoundError StaleForwardError BucketError ContextError CheckpointError "
-    "BackendUnavailableError FileFormatError UnknownOperatorError AttributeValueError ParallelizeError DeviceError "
+    "errors": "NonFiniteError IndexRangeError ShapeError TypeInferenceError BindError NotBoundError StaleForwardError "
+    "BucketError ContextError CheckpointError BackendUnavailableError FileFormatError UnknownOperatorError AttributeValueError ParallelizeError DeviceError "
     "RendezvousError PlanMismatchError AlreadyParallelizedError InconsistentReplicaError CollectiveError PeerFailure "
     "CollectiveTimeoutError BarrierTimeoutError BlobFreedError",
 }
