@@ -53,7 +53,8 @@ def gradient(symbol: Symbol, wrt: str | Sequence[str], head_gradients: Any = Non
     if not names:
         raise ArgumentError(f"gradient: wrt must name an argument of {symbol!r}, but it names none")
     heads = _heads(symbol, head_gradients)
-    with _Names(node.name for node in graph.nodes) as fresh:
+    fresh = _Names(node.name for node in graph.nodes)
+    with fresh:
         walk = _Walk(graph, {arguments[name] for name in names}, fresh)
         walk.run(heads)
         return Group(walk.result(arguments[name], f"{name}_grad") for name in names)
