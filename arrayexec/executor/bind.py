@@ -212,10 +212,11 @@ def assemble(
     """Allocate what is not given, by role and in flat segments (inputs in the ``pool``), and make the executor."""
 
     def new(role: str, names: Iterable[str]) -> dict[str, Array]:
-        specs: dict[Context, dict[str, Spec]] = {}
-        for name in names:
-            specs.setdefault(placement.of(name), {})[name] = found.specs[name]
-        return {n: a for context, some in specs.items() for n, a in allocate_segment(context, role, some)[1].items()}
+        made: dict[str, Array] = dict.fromkeys(names)
+        for context in placement.contexts:
+            specs = {name: found.specs[name] for name in made if placement.of(name) == context}
+            made |= allocate_segment(context, role, specs)[1] if specs else {}
+        return made
 
     placement = place if isinstance(place, Placement) else Placement((place,))
     names = found.symbol.list_arguments()

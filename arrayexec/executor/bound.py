@@ -47,9 +47,9 @@ def _inside(context: Context, call: Call) -> None:
 
 
 def _poisoned(call: Call, blocks: Sequence[Array]) -> None:
-    call()
     for block in blocks:
-        block.fill(255)  # NaN
+        block.fill(255)
+    call()
 
 
 class BoundPlan:
@@ -80,19 +80,23 @@ class BoundPlan:
         self.outputs = [self.arrays[v] for v in plan.outputs]
         self.head_gradients = [None if v is None else self.arrays[v] for v in plan.head_gradients]
         calls = [self._call(step) for step in plan.steps]
-        if os.environ.get("ARRAYEXEC_POISON") == "1":  # bytes that nobody needs any more: a wrong lifetime shows
-            for number, dead in enumerate(plan.dead_after):
-                spans = [(plan.values[value], plan.offsets[value] or 0) for value in dead]
-                freed = [buffers[value.place][offset : offset + value.nbytes] for value, offset in spans]
-                calls[number] = functools.partial(_poisoned, calls[number], freed)
+        poison = os.environ.get("ARRAYEXEC_POISON") == "1"  # NaN in bytes that nobody needs any more
+        freed: list[Array] = []
         self._all: list[tuple[Call, Step]] = []
-        timed = zip(times(plan.steps), calls, plan.steps, strict=True)
+        timed = zip(times(plan.steps), calls, plan.steps, plan.dead_after, strict=True)
         for _, section in itertools.groupby(timed, lambda item: item[0]):
             lanes: dict[int, list[Call]] = {}
-            for _, call, step in section:
+            dead: list[int] = []
+            for _, call, step, ended in section:
                 lanes.setdefault(step.lane, []).append(call)
+                dead += ended
             if step.lane >= 0:
                 call = functools.partial(_side_by_side, list(lanes.values()), binding.threads)
+            if poison:  # before the next step, so that a watcher sees what this one has made
+                turns = bool(self._all) and self._all[-1][1].phase != step.phase == "backward"  # head gradients are in
+                call = functools.partial(_poisoned, call, [] if turns else freed)
+                spans = [(plan.values[value], plan.offsets[value] or 0) for value in dead]
+                freed = [buffers[value.place][offset : offset + value.nbytes] for value, offset in spans]
             self._all.append((call, step))
         self.forward_part = self._part("forward", "update")
         self._repeated_part = self._part("forward")

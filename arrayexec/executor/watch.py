@@ -64,7 +64,8 @@ class Watch:
             bound.run([call], [step])
             if self.finite:
                 check_finite(bound, step, self.finite)
-            for name, value in [item for made in step.writes for item in watched.get(made, ())]:
+            made_now = [item for made in step.writes for item in watched.pop(made, ())]  # sums come later
+            for name, value in made_now:
                 self.report(bound, name, value)
             for name in step.ready if on_ready is not None else ():
                 on_ready(name)  # type: ignore[misc]

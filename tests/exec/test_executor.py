@@ -776,3 +776,18 @@ def test_two_nodes_of_one_name_draw_different_numbers() -> None:
     net = sym.Group([sym.Dropout(data, p=0.5, name="d"), sym.Dropout(data, p=0.5, name="d")])
     one, other = net.bind(ax.cpu(), [np.ones((8, 40), np.float32)]).forward(True)
     assert not np.array_equal(one, other)
+
+
+def test_monitor_sees_each_gradient_once() -> None:
+    """A gradient that lies in the user's array, where the sum comes later, is told as the operator has made it."""
+    x = sym.Variable("x")
+    net = sym.elemwise_add(sym.tanh(x, name="t"), sym.sigmoid(x, name="s"), name="both")
+    executor = net.simple_bind(ax.cpu(), x=(3,))
+    seen: list[tuple[str, np.ndarray]] = []
+    executor.set_monitor_callback(lambda name, array: seen.append((name, array)))
+    executor.forward(True)
+    executor.backward(np.ones(3, np.float32))
+    own = {name: array for name, array in seen if name in ("t_backward_output", "s_backward_output")}
+    assert len(own) == sum(name in own for name, _ in seen) == 2
+    assert np.array_equal(own["t_backward_output"], np.ones(3)) and np.array_equal(own["s_backward_output"], np.full(3, 0.25))
+    assert np.array_equal(executor.grad_dict["x"], np.full(3, 1.25))
