@@ -24,6 +24,7 @@ class Embedding(Op):
     dtype: np.dtype[Any] = np.dtype("float32")
     sparse_grad: bool = False
     hints = ("sparse_grad", "dtype")
+    linear = ("weight",)
     no_gradient = ("data",)
     rows = "sum"
     examples = (

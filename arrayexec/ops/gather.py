@@ -66,6 +66,7 @@ class gather_nd(Op):
     that are taken twice are summed.
     """
 
+    linear = ("data",)
     no_gradient = ("indices",)
     examples = (
         {"data": (3, 4), "indices": Sample((2, 3), -3, 2, True)},
@@ -219,6 +220,7 @@ class _contrib_index_copy(_Assigning):
 class batch_take(Op):
     """``out[i…] = a[i…, indices[i…]]``: a (n, …, k), indices and out (n, …). An index outside is clipped."""
 
+    linear = ("a",)
     no_gradient = ("indices",)
     rows = "parallel"
     examples = ({"a": (4, 3), "indices": Sample((4,), -1, 4, True)},)

@@ -111,6 +111,7 @@ class pick(Op):
     axis: int = -1
     keepdims: bool = False
     mode: Literal["clip", "wrap"] = "clip"
+    linear = ("data",)
     no_gradient = ("index",)
     examples = (
         {"data": (3, 4), "index": Sample((3,), -2, 5, True)},
@@ -162,6 +163,7 @@ class take(Op):
 
     axis: int = 0
     mode: Literal["clip", "wrap", "raise"] = "clip"
+    linear = ("a",)
     no_gradient = ("indices",)
     examples = (
         {"a": (4, 2), "indices": Sample((3, 2), -2, 6, True)},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -276,3 +276,7 @@ class stack(Op):
         for i, gradient in enumerate(ddata):
             if gradient is not None:
                 xp.copyto(gradient, lined[i])
+
+    def gradient(self, sym: Any, dout: Any) -> Mapping[str, Any]:
+        pieces = sym.SliceChannel(dout, num_outputs=self.num_args, axis=self.axis, squeeze_axis=True)
+        return {"data": list(pieces)}

@@ -188,6 +188,7 @@ class depth_to_space(Op):
     """
 
     block_size: int
+    linear = ("data",)
     rows = "parallel"
     examples = ({"data": (2, 8, 2, 3), "block_size": 2}, {"data": (1, 9, 1, 2), "block_size": 3})
 
@@ -212,6 +213,7 @@ class space_to_depth(Op):
     """
 
     block_size: int
+    linear = ("data",)
     rows = "parallel"
     examples = ({"data": (2, 2, 4, 2), "block_size": 2}, {"data": (1, 1, 3, 6), "block_size": 3})
 

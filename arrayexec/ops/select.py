@@ -63,6 +63,10 @@ class where(Op):
             xp.copyto(dy, dout)
             xp.copyto(dy, 0, where=chosen)
 
+    def gradient(self, sym: Any, dout: Any, condition: Any) -> Mapping[str, Any]:
+        nothing = sym.zeros_like(dout)
+        return {"x": sym.where(condition, dout, nothing), "y": sym.where(condition, nothing, dout)}
+
 
 @register_op
 class slice_like(Op):
@@ -300,6 +304,10 @@ class _split_v2(Op):
         for piece, gradient in zip(self.pieces(ddata), dout, strict=True):
             xp.copyto(piece, gradient)
 
+    def gradient(self, sym: Any, dout: Any) -> Mapping[str, Any]:
+        pieces = [sym.expand_dims(one, axis=self.axis) for one in dout] if self.squeeze_axis else dout
+        return {"data": sym.Concat(*pieces, dim=self.axis)}
+
 
 @register_op(aliases=("_crop_assign",))
 class _slice_assign(Slice):
@@ -330,6 +338,10 @@ class _slice_assign(Slice):
             xp.copyto(dlhs, dout)
             dlhs[parts].fill(0)
 
+    def gradient(self, sym: Any, dout: Any) -> Mapping[str, Any]:
+        bounds = {"begin": self.begin, "end": self.end, "step": self.step}
+        return {"lhs": sym._slice_assign_scalar(dout, **bounds), "rhs": sym.slice(dout, **bounds)}
+
 
 @register_op(aliases=("_crop_assign_scalar",))
 class _slice_assign_scalar(Slice):
@@ -355,3 +367,6 @@ class _slice_assign_scalar(Slice):
     def backward(self, xp: Any, dout: Any, ddata: Any) -> None:
         xp.copyto(ddata, dout)
         ddata[self.parts(ddata.ndim)].fill(0)
+
+    def gradient(self, sym: Any, dout: Any) -> Mapping[str, Any]:
+        return {"data": sym._slice_assign_scalar(dout, begin=self.begin, end=self.end, step=self.step)}

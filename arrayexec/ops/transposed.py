@@ -24,10 +24,11 @@ PREFIX = "_gradient_"
 class Inner:
     """A frame (or known shapes) as the operator sees it whose output is called ``head`` here."""
 
-    __slots__ = ("_frame",)
+    __slots__ = ("_frame", "_wrt")
 
-    def __init__(self, frame: Any) -> None:
+    def __init__(self, frame: Any, wrt: str = "") -> None:
         object.__setattr__(self, "_frame", frame)
+        object.__setattr__(self, "_wrt", wrt)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._frame, "head" if name == "out" else name)
@@ -37,6 +38,10 @@ class Inner:
 
     def fail(self, argument: str, text: str) -> None:
         self._frame.fail("head" if argument == "out" else argument, text)
+
+    def same(self) -> None:
+        self._frame.same()
+        setattr(self._frame, self._wrt, self._frame.out)
 
     def dtype(self, name: str) -> Any:
         return self._frame.dtype("head" if name == "out" else name)
@@ -79,7 +84,7 @@ class Transposed(Op):
         self.inner.infer(Inner(s))
 
     def types(self, t: Any) -> None:
-        self.inner.types(Inner(t))
+        self.inner.types(Inner(t, self.wrt))
         t.out = getattr(t, self.wrt)
         setattr(t, self.wrt, t.out)
 
