@@ -46,7 +46,9 @@ FAMILIES: dict[str, str] = {
     "index": "pick choose_element_0index take one_hot",
     "embed": "Embedding",
     "rnn": "RNN",
-    "constant": "_zeros _ones _full _arange zeros_like ones_like",
+    "constant": "_zeros _ones _zeros_without_dtype _full _arange _linspace _eye shape_array size_array zeros_like "
+    "ones_like _identity_with_attr_like_rhs",
+    "running": "_np_cumsum cumsum",
     "custom": "Custom",
     "elemwise": (
         "elemwise_add _add _plus _Plus elemwise_sub _sub _minus _Minus elemwise_mul _mul _Mul elemwise_div "

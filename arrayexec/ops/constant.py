@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ..dims import from_user
+from ..attribute_text import TYPE_CODES
+from ..dims import ANY, UNKNOWN, from_user
 from ..errors import AttributeValueError, format_shape
 from ..registry import Op, Temp, register_op
 
@@ -52,6 +54,25 @@ class _ones(_Filled):
 
     number = 1
     examples = ({"shape": (2, 3), "dtype": "float64"},)
+
+
+@register_op
+class _zeros_without_dtype(_Filled):
+    """``out`` = 0 everywhere; dims of 0 in ``shape`` are filled in by inference, and so is a ``dtype`` of -1."""
+
+    dtype: int = -1  # type: ignore[assignment]
+    examples = ({"shape": (2, 3), "dtype": 1},)
+
+    def __post_init__(self) -> None:
+        if not -1 <= self.dtype < len(TYPE_CODES):
+            raise AttributeValueError(
+                f"_zeros_without_dtype: attribute 'dtype' must be -1 or a type code below {len(TYPE_CODES)}, "
+                f"but it is {self.dtype}"
+            )
+
+    def types(self, t: Any) -> None:
+        if self.dtype >= 0:
+            t.out = TYPE_CODES[self.dtype]
 
 
 @register_op
@@ -120,6 +141,152 @@ class _arange(Op):
         xp.multiply(places, self.step, out=values)
         xp.add(values, self.bounds()[0], out=values)
         xp.copyto(out.reshape(ones.shape[0], self.repeat), values, casting="unsafe")
+
+
+@register_op
+class _linspace(Op):
+    """``out`` (num,) = values at equal distances from ``start`` to ``stop``, or just before it without ``endpoint``.
+
+    Computed in float64; one value is ``start``.
+    """
+
+    start: float
+    stop: float
+    num: int
+    endpoint: bool = True
+    dtype: np.dtype[Any] = FLOAT32
+    ctx: str = ""
+    hints = ("ctx",)
+    examples = (
+        {"start": 1.0, "stop": 2.0, "num": 5},
+        {"start": 1.0, "stop": -2.0, "num": 4, "endpoint": False, "dtype": "float64"},
+    )
+
+    def __post_init__(self) -> None:
+        if self.num < 1:
+            raise AttributeValueError(f"_linspace: attribute 'num' must be at least 1, but it is {self.num}")
+
+    def infer(self, s: Any) -> None:
+        s.out = (self.num,)
+
+    def types(self, t: Any) -> None:
+        t.out = self.dtype
+
+    def temps(self, s: Any) -> dict[str, Any]:
+        return {"ones": (s.out, "float64"), "values": (s.out, "float64")}
+
+    def forward(self, xp: Any, out: Any, ones: Temp, values: Temp) -> None:
+        ones.fill(1)
+        ones[:1].fill(0)
+        xp.cumsum(ones, out=values)
+        steps = self.num - 1 if self.endpoint else self.num
+        xp.multiply(values, (self.stop - self.start) / max(steps, 1), out=values)
+        xp.add(values, self.start, out=values)
+        if self.endpoint and self.num > 1:
+            values[-1:].fill(self.stop)  # exactly
+        xp.copyto(out, values, casting="unsafe")
+
+
+@register_op
+class _eye(Op):
+    """``out`` (N, M) = 1 on the k-th diagonal (above the main one for k > 0), 0 elsewhere; M = 0 means N."""
+
+    N: int
+    M: int = 0
+    k: int = 0
+    dtype: np.dtype[Any] = FLOAT32
+    ctx: str = ""
+    hints = ("ctx",)
+    examples = ({"N": 3}, {"N": 2, "M": 4, "k": 1, "dtype": "int32"})
+
+    def __post_init__(self) -> None:
+        if self.N < 1 or self.M < 0:
+            raise AttributeValueError(
+                f"_eye: attributes 'N' and 'M' must be at least 1 and 0, but they are {self.N} and {self.M}"
+            )
+
+    def infer(self, s: Any) -> None:
+        s.out = (self.N, self.M or self.N)
+
+    def types(self, t: Any) -> None:
+        t.out = self.dtype
+
+    def forward(self, xp: Any, out: Any) -> None:
+        out.fill(0)
+        rows, columns = out.shape
+        first, count = max(self.k, 0) + columns * max(-self.k, 0), min(rows + min(self.k, 0), columns - max(self.k, 0))
+        if count > 0:
+            out.reshape(-1)[first : first + (count - 1) * (columns + 1) + 1 : columns + 1].fill(1)
+
+
+class _Measure(Op):
+    """Base of shape_array and size_array: what is known when the arrays are bound."""
+
+    def inputs(self) -> tuple[str, ...]:
+        return ("data",)
+
+    def types(self, t: Any) -> None:
+        t.out = "int64"
+
+    def numbers(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """What ``out`` holds for data of ``shape``."""
+        return shape
+
+    def prepare(self, known: Any, context: Any) -> tuple[int, ...]:
+        return self.numbers(known.data)
+
+    def forward(self, xp: Any, prepared: tuple[int, ...], out: Any) -> None:
+        for i, number in enumerate(prepared):
+            out[i : i + 1].fill(number)
+
+
+@register_op
+class shape_array(_Measure):
+    """``out`` (number of dims,) = the dims of ``data``, int64."""
+
+    examples = ({"data": (2, 3)},)
+
+    def infer(self, s: Any) -> None:
+        s.data = (UNKNOWN,) * s.out[0] if s.data is ANY and s.out[0] is not UNKNOWN else ANY
+        s.out = (len(s.data),)
+
+
+@register_op
+class size_array(_Measure):
+    """``out`` (1,) = the number of values of ``data``, int64."""
+
+    examples = ({"data": (2, 3)},)
+
+    def infer(self, s: Any) -> None:
+        s.out = (1,)
+
+    def numbers(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return (math.prod(shape),)
+
+
+@register_op
+class _identity_with_attr_like_rhs(Op):
+    """``out`` = ``lhs``, in the shape that it shares with ``rhs``, whose values do not count."""
+
+    no_gradient = ("rhs",)
+    passes = ("lhs",)
+    inplace: ClassVar[Mapping[str, str]] = {"out": "lhs", "dlhs": "dout"}
+    rows = "parallel"
+    examples = ({"lhs": (2, 3), "rhs": (2, 3)},)
+
+    def infer(self, s: Any) -> None:
+        s.out = s.lhs
+        s.out = s.rhs
+        s.lhs = s.rhs = s.out
+
+    def is_view(self, train: bool) -> bool:
+        return True
+
+    def forward(self, xp: Any, lhs: Any, rhs: Any, out: Any) -> None:
+        xp.copyto(out, lhs)
+
+    def backward(self, xp: Any, dout: Any, dlhs: Any) -> None:
+        xp.copyto(dlhs, dout)
 
 
 class _Like(Op):

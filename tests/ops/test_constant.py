@@ -11,7 +11,7 @@ from arrayexec.errors import AttributeValueError, ShapeError
 from arrayexec.registry import make_op
 from arrayexec.symbol.graph import Graph, Node, variable
 from arrayexec.testing import NaiveRun
-from tests.ops.runs import graph_of, run, types_of, uniform
+from tests.ops.runs import graph_of, run, shapes_of, types_of, uniform
 
 
 @pytest.mark.parametrize(
@@ -83,3 +83,50 @@ def test_likes_have_shape_and_type_of_data_and_no_gradient() -> None:
             assert found.out.dtype == dtype
         back = run(operator, {"data": uniform((2, 3))}, [np.ones((2, 3))])
         assert not back.gradients["data"].any()
+
+
+@pytest.mark.parametrize(("start", "stop", "num"), [(1.0, 2.0, 5), (3.0, -1.0, 4), (2.0, 9.0, 1), (0.0, 0.0, 3)])
+@pytest.mark.parametrize("endpoint", [True, False])
+def test_linspace(start: float, stop: float, num: int, endpoint: bool) -> None:
+    found = run("_linspace", {}, start=start, stop=stop, num=num, endpoint=endpoint, dtype="float64").out
+    steps = num - 1 if endpoint else num
+    wanted = [start + (stop - start) * i / max(steps, 1) for i in range(num)]
+    np.testing.assert_allclose(found, wanted, rtol=1e-15, atol=1e-15)
+    assert not endpoint or num == 1 or found[-1] == stop
+    with pytest.raises(AttributeValueError, match="'num' must be at least 1, but it is 0"):
+        graph_of("_linspace", start=0, stop=1, num=0)
+
+
+@pytest.mark.parametrize("shape", [(3, 0), (2, 4), (4, 2)])
+@pytest.mark.parametrize("k", [-5, -1, 0, 1, 3, 6])
+def test_eye(shape: tuple[int, int], k: int) -> None:
+    found = run("_eye", {}, N=shape[0], M=shape[1], k=k, dtype="int32").out
+    wanted = [[int(j - i == k) for j in range(shape[1] or shape[0])] for i in range(shape[0])]
+    np.testing.assert_array_equal(found, wanted)
+    with pytest.raises(AttributeValueError, match="'N' and 'M' must be at least 1 and 0"):
+        graph_of("_eye", N=0)
+
+
+def test_zeros_of_an_open_type() -> None:
+    assert types_of("_zeros_without_dtype", {}, shape=(2,), dtype=4)["node_output"] == np.int32
+    assert types_of("_zeros_without_dtype", {}, shape=(2,))["node_output"] == np.float32
+    with pytest.raises(AttributeValueError, match="'dtype' must be -1 or a type code below 8, but it is 9"):
+        graph_of("_zeros_without_dtype", dtype=9)
+
+
+def test_shapes_as_values() -> None:
+    data = np.zeros((2, 0, 5), np.float32)
+    shape, size = run("shape_array", {"data": data}).out, run("size_array", {"data": data[:, :0]}).out
+    assert (shape.tolist(), size.tolist(), shape.dtype, size.dtype) == ([2, 0, 5], [0], np.int64, np.int64)
+    assert shapes_of("shape_array", {"data": (2**33, 3)})["node_output"] == (2,)
+    huge = np.broadcast_to(np.float32(0), (2**20, 2**13))
+    assert run("size_array", {"data": huge}).out.tolist() == [2**33]
+
+
+def test_identity_with_the_shape_of_another() -> None:
+    lhs, head = uniform((2, 3)), uniform((2, 3), 1)
+    found = run("_identity_with_attr_like_rhs", {"lhs": lhs, "rhs": lhs + 1}, [head])
+    np.testing.assert_array_equal(found.out, lhs)
+    np.testing.assert_array_equal(found.gradients["lhs"], head)
+    assert not found.gradients["rhs"].any()
+    assert shapes_of("_identity_with_attr_like_rhs", {"rhs": (2, 3)})["lhs"] == (2, 3)
