@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from ..registry import Op, Temp, register_op
 from .columns import Axis, Columns
 from .convolve import Room, convolve, correlate, scratch, spread, sum_bias
 from .linalg import wide
+from .transposed import gradients
 from .windows import Layout, check_kernel, check_layout, is_known, join, per_axis, split
 
 Array = Any
@@ -51,6 +53,7 @@ class Deconvolution(Op):
     cudnn_tune: str | None = None
     cudnn_off: bool = False
     rows = "sum"
+    linear = ("data", "weight")
     hints = ("workspace", "cudnn_tune", "cudnn_off")
     examples = (
         {"data": (2, 2, 3, 2), "kernel": (3, 2), "num_filter": 3},
@@ -163,6 +166,11 @@ class Deconvolution(Op):
             correlate(xp, _columns(self, data.shape, dout.shape, dout.dtype), data, dout, dweight, room)
         if ddata is not None:
             convolve(xp, _columns(self, ddata.shape, dout.shape, dout.dtype), dout, weight, None, ddata, room)
+
+    def gradient(self, sym: Any, dout: Any, data: Any, weight: Any, bias: Any) -> Mapping[str, Any]:
+        found = gradients(sym, dataclasses.replace(self, no_bias=True), dout, data=data, weight=weight)
+        total = sym.sum(dout, axis=-1 if self._last else 1, exclude=True)
+        return found if bias is None else {**found, "bias": total}
 
 
 @functools.lru_cache(maxsize=1024)

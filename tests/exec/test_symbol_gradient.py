@@ -25,6 +25,7 @@ Arrays = dict[str, Array]
 ONCE = {"digamma", "gamma", "gammaln"}
 STEP = 1e-5
 PROBES = 5
+CONTRACTS = 4  # examples of one operator whose gradients' contracts are checked
 
 
 def differentiable() -> list[type[Op]]:
@@ -141,15 +142,15 @@ def test_gradient_of_the_gradient(cls: type[Op], example: Mapping[str, Any]) -> 
 
 def linear_pairs() -> Iterator[Any]:
     for cls in CLASSES:
-        for number, example in enumerate(cls.examples):
+        for number, example in enumerate(cls.examples[:CONTRACTS]):
             for wrt in cls.linear:
                 yield pytest.param(cls, wrt, example, id=f"{cls.form.name}-{wrt}-{number}")
 
 
 @pytest.mark.parametrize(("cls", "wrt", "example"), list(linear_pairs()))
 def test_gradients_of_linear_operators_keep_the_contract(cls: type[Op], wrt: str, example: Mapping[str, Any]) -> None:
-    if cls.form.name == "FullyConnected":
-        example = {**{key: value for key, value in example.items() if key != "bias"}, "no_bias": True}
+    if "no_bias" in cls.form.attributes:  # a bias is added: with one the operator is not linear
+        example = {**example, "no_bias": True}
     trial = Trial(cls, example)
     if trial.type("out").kind != "f" or any(trial.samples[name].integer for name in cls.linear if name in trial.samples):
         pytest.skip("whole numbers")
