@@ -14,7 +14,7 @@ from .columns import Axis, Columns
 from .convolve import Room, convolve, correlate, scratch, spread, sum_bias
 from .linalg import wide
 from .transposed import gradients
-from .windows import Layout, check_kernel, check_layout, is_known, join, per_axis, split
+from .windows import Layout, Tune, check_filled, check_kernel, check_layout, is_known, join, per_axis, split
 
 Array = Any
 
@@ -38,7 +38,7 @@ class Convolution(Op):
     no_bias: bool = False
     layout: Layout | None = None
     workspace: int = 1024
-    cudnn_tune: str | None = None
+    cudnn_tune: Tune | None = None
     cudnn_off: bool = False
     rows = "sum"
     linear = ("data", "weight")
@@ -82,6 +82,7 @@ class Convolution(Op):
         s.weight = join(self.num_filter, UNKNOWN, self.kernel, last)
         s.data = join(UNKNOWN, split(s.weight, last)[1] * self.num_group, unknown, last)
         s.out = join(UNKNOWN, self.num_filter, unknown, last)
+        check_filled(s, "data")
         batch, channels, sizes = split(s.data, last)
         if is_known(channels) and channels % self.num_group:
             s.fail("data", f"must have channels that num_group={self.num_group} divides, but it has {channels}")

@@ -14,7 +14,7 @@ from .columns import Axis, Columns
 from .convolve import Room, convolve, correlate, scratch, spread, sum_bias
 from .linalg import wide
 from .transposed import gradients
-from .windows import Layout, check_kernel, check_layout, is_known, join, per_axis, split
+from .windows import Layout, Tune, check_filled, check_kernel, check_layout, is_known, join, per_axis, split
 
 Array = Any
 
@@ -50,7 +50,7 @@ class Deconvolution(Op):
     no_bias: bool = True
     layout: Layout | None = None
     workspace: int = 512
-    cudnn_tune: str | None = None
+    cudnn_tune: Tune | None = None
     cudnn_off: bool = False
     rows = "sum"
     linear = ("data", "weight")
@@ -116,6 +116,7 @@ class Deconvolution(Op):
         s.weight = join(UNKNOWN, self.num_filter // self.num_group, self.kernel, last)
         s.out = join(UNKNOWN, self.num_filter, [length.out for length in self._lengths(unknown)], last)
         s.data = join(s.out[0], s.weight[0], unknown, last)
+        check_filled(s, "data")
         batch, channels, sizes = split(s.data, last)
         s.weight = join(channels, UNKNOWN, self.kernel, last)
         if is_known(channels) and channels % self.num_group:

@@ -108,6 +108,8 @@ class Pooling(Op):
         batch, channels, sizes = split(s.data, last)
         axes = self._axes(sizes)
         for axis, (size, (kernel, _, pad)) in enumerate(zip(sizes, axes, strict=True)):
+            if self.global_pool and is_known(size) and size == 0:
+                s.fail("data", f"must have a place to pool on spatial axis {axis}, but its dim is 0")
             if not self.global_pool and is_known(size) and size + 2 * pad < kernel:
                 s.fail("data", f"must be at least {kernel - 2 * pad} long on spatial axis {axis} for a kernel of "
                                f"{kernel}, but it is {size}")  # fmt: skip
@@ -129,14 +131,19 @@ class Pooling(Op):
 
     def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
         most, lp = self.pool_type == "max", self.pool_type == "lp"
-        whole = self._whole(split(s.data, self._last)[2])
+        images, channels, sizes = split(s.data, self._last)
+        whole = self._whole(sizes)
         kind, sums, none = s.dtype("data"), wide(s.dtype("data")), (0,)
+        block = math.prod(_block(images, channels, sizes)) * (most and not whole)
+        large, small = math.prod(sizes) * block, math.prod(split(s.out, self._last)[2]) * block
         return {
             "total": (s.out if sums != kind and not most else none, sums),
+            "sums": (s.data if sums != kind and not most and not (whole and not lp) else none, sums),
             "power": (s.out if lp else none, sums),
-            "part": (s.out if self.pool_type != "sum" and not (most and whole) else none, sums),
-            "hit": ((s.data if whole else s.out) if most else none, "bool"),
-            "left": (s.out if most else none, "bool"),
+            "part": (s.out if self.pool_type in ("avg", "lp") else (large + small,), sums),
+            "lines": ((large + 2 * small,), kind),
+            "hit": (s.data if most and whole else (small,), "bool"),
+            "left": (s.out if most and whole else (small,), "bool"),
             "first": (s.out if most and whole else none, "int64"),
         }
 
@@ -175,12 +182,12 @@ class Pooling(Op):
 
     def backward(
         self, xp: Any, dout: Array, data: Array, out: Array, ddata: Array,
-        part: Temp, power: Temp, hit: Temp, left: Temp, first: Temp,
+        sums: Temp, part: Temp, power: Temp, lines: Temp, hit: Temp, left: Temp, first: Temp,
     ) -> None:  # fmt: skip
         dx, sizes, _ = self._view(ddata)
         whole = self._whole(sizes)
         if self.pool_type == "max":
-            self._backward_max(xp, dout, data, out, ddata, part, hit, left, first)
+            self._backward_max(xp, dout, data, out, ddata, part, lines, hit, left, first)
             return
         arriving = self._view(dout)[0]
         if self.pool_type == "avg":
@@ -192,7 +199,9 @@ class Pooling(Op):
         if whole and self.pool_type != "lp":
             xp.copyto(dx, arriving)
             return
-        ddata.fill(0)
+        target = sums.reshape(ddata.shape) if sums.size else ddata
+        dx = self._view(target)[0]
+        dx.fill(0)
         for there, here in self._places(sizes, arriving.shape[2:]):
             item = arriving[there]
             if self.pool_type == "lp":
@@ -200,12 +209,14 @@ class Pooling(Op):
                 item = _power(xp, self._view(data)[0][here], (self.p_value or 1) - 1, scratch)
                 item = xp.multiply(item, arriving[there], out=scratch)
             xp.add(dx[here], item, out=dx[here])
+        if target is not ddata:
+            xp.copyto(ddata, target)
 
     def _backward_max(
         self, xp: Any, dout: Array, data: Array, out: Array, ddata: Array,
-        part: Array, hit: Array, left: Array, first: Array,
+        part: Array, lines: Array, hit: Array, left: Array, first: Array,
     ) -> None:  # fmt: skip
-        dx, sizes, axes = self._view(ddata)
+        _, sizes, axes = self._view(ddata)
         if self._whole(sizes):
             count, axis = math.prod(sizes), axes[0]
             flat = (*data.shape[:axis], count, *data.shape[axes[-1] + 1 :])
@@ -218,20 +229,47 @@ class Pooling(Op):
             xp.logical_and(hit, left, out=hit)
             xp.multiply(dout, hit, out=ddata)
             return
-        x, y, arriving = (self._view(array)[0] for array in (data, out, dout))
-        now, free, item = (self._view(array)[0] for array in (hit, left, part))
-        apart = all(stride >= kernel for kernel, stride, _ in self._axes(sizes))  # windows share no place
-        ddata.fill(0)
-        left.fill(True)
-        for there, here in self._places(sizes, y.shape[2:]):
+        for images, channels, room in self._blocks(data.shape, out.shape, part, lines, hit, left):
+            arrays = (self._planes(array[images], channels) for array in (data, out, dout, ddata))
+            self._first_maximum(xp, room, *arrays)
+
+    def _first_maximum(
+        self, xp: Any, room: tuple[Array, ...], data: Array, out: Array, dout: Array, ddata: Array
+    ) -> None:
+        """Gradient of max for a block, seen as (…, images, channels): so every pass has long lines."""
+        x, y, arriving, item, dx, now, free = room
+        for target, source in ((x, data), (y, out), (arriving, dout)):
+            xp.copyto(target, source)
+        dx.fill(0)
+        free.fill(True)
+        for there, here in self._places(data.shape[:-2], out.shape[:-2]):
+            there, here = there[1:], here[1:]
             xp.equal(x[here], y[there], out=now[there])
             xp.logical_and(now[there], free[there], out=now[there])
             xp.logical_xor(free[there], now[there], out=free[there])
-            if apart:
-                xp.multiply(arriving[there], now[there], out=dx[here])
-            else:
-                xp.multiply(arriving[there], now[there], out=item[there])
-                xp.add(dx[here], item[there], out=dx[here])
+            xp.multiply(arriving[there], now[there], out=item[there])
+            xp.add(dx[here], item[there], out=dx[here])
+        xp.copyto(ddata, dx)
+
+    def _planes(self, images: Array, channels: slice) -> Array:
+        """Some channels of images as (…, images, channels)."""
+        images = self._view(images)[0][:, channels]
+        return images.transpose(*range(2, images.ndim), 0, 1)
+
+    def _blocks(
+        self, shape: tuple[int, ...], out: tuple[int, ...], part: Array, lines: Array, hit: Array, left: Array
+    ) -> Iterator[tuple[slice, slice, tuple[Array, ...]]]:
+        """Images and channels that are gone through at once, with scratch for them."""
+        images, channels, sizes = split(shape, self._last)
+        outs, block = split(out, self._last)[2], _block(images, channels, sizes)
+        for n, c in combinations(range(0, images, block[0]), range(0, channels, block[1])):
+            counts = min(block[0], images - n), min(block[1], channels - c)
+            large, small = math.prod(sizes) * math.prod(counts), math.prod(outs) * math.prod(counts)
+            rooms = [lines[:large].reshape(*sizes, *counts)]
+            rooms += [lines[large + i * small :][:small].reshape(*outs, *counts) for i in range(2)]
+            rooms += [part[:small].reshape(*outs, *counts), part[small:][:large].reshape(*sizes, *counts)]
+            rooms += [marks[:small].reshape(*outs, *counts) for marks in (hit, left)]
+            yield slice(n, n + counts[0]), slice(c, c + counts[1]), tuple(rooms)
 
     def _lp_share(self, xp: Any, dout: Array, out: Array, part: Array, power: Array) -> None:
         """``part = dout / out^(p - 1)``, and 0 where ``out`` is 0."""
@@ -271,6 +309,13 @@ class Pooling(Op):
             length = xp.minimum(starts + kernel, size + border) - xp.maximum(starts, -border)
             counts = counts[..., None] * xp.maximum(length, 1).astype(kind)
         return counts
+
+
+def _block(images: int, channels: int, sizes: tuple[int, ...]) -> tuple[int, int]:
+    """Images and channels that the gradient of max goes through at once: about 2¹⁸ values."""
+    planes = max(16, (1 << 18) // max(1, math.prod(sizes)))
+    count = max(1, min(channels, planes))
+    return max(1, min(images, planes // count)), count
 
 
 def _power(xp: Any, base: Array, exponent: int, out: Array) -> Array:

@@ -10,11 +10,11 @@ from itertools import product as combinations
 from typing import Any, Literal
 
 from ..dims import UNKNOWN, distinct
-from ..errors import AttributeValueError
+from ..errors import AttributeValueError, format_shape
 from ..registry import Many, Op, Temp, register_op
 from .deconv import Deconvolution
 from .linalg import wide
-from .windows import is_known
+from .windows import check_filled, is_known
 
 Array = Any
 FOUR = (UNKNOWN,) * 4
@@ -75,6 +75,7 @@ class UpSampling(Op):
         channels, kernel = self.num_filter or UNKNOWN, 2 * self.scale - self.scale % 2
         s.weight = (channels, 1, kernel, kernel)
         s.data = (UNKNOWN, s.weight[0], UNKNOWN, UNKNOWN)
+        check_filled(s, "data")
         batch, channels, height, width = s.data
         s.out = (batch, channels, height * self.scale, width * self.scale)
         batch, channels, height, width = s.out
@@ -102,6 +103,8 @@ class UpSampling(Op):
                     s.fail("out", f"must have more than {total - rest} channels, but it has {total}")
                 s.args = tuple((UNKNOWN, rest, *FOUR[2:]) if i in missing else FOUR for i in range(self.num_args))
         for i, shape in enumerate(s.args):
+            if any(is_known(dim) and dim == 0 for dim in shape[1:]):
+                s.fail(f"arg{i}", f"must have no dim of 0 but the batch, but it is {format_shape(shape)}")
             for axis, length in ((2, height), (3, width)):
                 if is_known(shape[axis]) and is_known(length) and length % shape[axis]:
                     s.fail(f"arg{i}", f"must have a dim {axis} that divides {length}, but it is {shape[axis]}")
@@ -239,6 +242,8 @@ def _infer_exchange(s: Any, block: int, deep: str, large: str) -> None:
     """``deep`` (n, C·b², h, w) and ``large`` (n, C, h·b, w·b)."""
     setattr(s, deep, FOUR)
     setattr(s, large, FOUR)
+    check_filled(s, deep)
+    check_filled(s, large)
     n, channels, height, width = getattr(s, deep)
     if is_known(channels) and channels % block**2:
         s.fail(deep, f"must have channels that block_size² = {block**2} divides, but it has {channels}")

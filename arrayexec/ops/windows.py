@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from ..dims import UNKNOWN
-from ..errors import AttributeValueError
+from ..errors import AttributeValueError, format_shape
 
 Layout = Literal["NCW", "NCHW", "NCDHW", "NWC", "NHWC", "NDHWC"]
+Tune = Literal["off", "limited_workspace", "fastest"]  # changes no number
 
 
 def check_kernel(operator: str, kernel: Sequence[int]) -> int:
@@ -59,6 +60,13 @@ def join(batch: Any, channels: Any, spatial: Sequence[Any], last: bool) -> tuple
 def channels_first(array: Any, last: bool) -> Any:
     """View of ``array`` (N, …, C) as (N, C, …)."""
     return array.transpose(0, array.ndim - 1, *range(1, array.ndim - 1)) if last else array
+
+
+def check_filled(s: Any, name: str) -> None:
+    """Refuse a value of known rank that has a dim of 0 other than its batch."""
+    shape = getattr(s, name)
+    if any(is_known(dim) and dim == 0 for dim in shape[1:]):
+        s.fail(name, f"must have no dim of 0 but the batch, but it is {format_shape(shape)}")
 
 
 def is_known(dim: Any) -> bool:

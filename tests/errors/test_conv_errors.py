@@ -1,4 +1,4 @@
-"""Every refusal of deconvolution, up-sampling and the other operators that move values between places.
+"""Every refusal of deconvolution, pooling, up-sampling and the other operators that move values between places.
 
 The texts stand in ``texts_conv.txt``; how they are recorded: ``recorder.py``.
 """
@@ -9,10 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from arrayexec import sym
+import numpy as np
+
+from arrayexec import cpu, sym
 from tests.errors.recorder import PACKAGE, Recorder, checks_of
 
-FILES = ("deconv", "resample")
+FILES = ("windows", "deconv", "resample", "pool", "pool_legacy")
 RECORDER = Recorder(Path(__file__).parent / "texts_conv.txt", [PACKAGE / "ops" / f"{name}.py" for name in FILES])
 cases = RECORDER.cases
 
@@ -32,11 +34,15 @@ def deconvolution(**options: Any) -> Any:
 cases(
     deconvolution_kernel=lambda: deconvolution(kernel=(3, 0)),
     deconvolution_stride=lambda: deconvolution(stride=(1, 1, 1)),
+    deconvolution_layout=lambda: deconvolution(layout="NCW"),
     deconvolution_adj=lambda: deconvolution(stride=(2, 2), adj=(1, 2)),
     deconvolution_target=lambda: deconvolution(target_shape=(4, 0)),
     deconvolution_groups=lambda: deconvolution(num_group=3),
     deconvolution_word=lambda: deconvolution(target=(4, 4)),
     deconvolution_channels=refused(lambda: deconvolution(num_group=2), a=(2, 3, 8, 8)),
+    deconvolution_nothing=lambda: deconvolution().bind(
+        cpu(), {"a": np.zeros((2, 3, 0, 2), np.float32), "n_weight": np.zeros((3, 4, 3, 3), np.float32)}
+    ),
     deconvolution_too_short=refused(lambda: deconvolution(target_shape=(10, 11)), a=(2, 3, 8, 8)),
     deconvolution_nothing_left=refused(lambda: deconvolution(pad=(2, 0)), a=(2, 3, 2, 8)),
 )
@@ -51,10 +57,27 @@ cases(
     upsampling_type=lambda: upsampling(A, sample_type="cubic"),
     upsampling_divides=refused(lambda: upsampling(A, Var("b")), a=(1, 6, 2, 3), b=(1, 6, 3, 3)),
     upsampling_channels=refused(lambda: upsampling(A, Var("b")) + Var("c"), b=(1, 6, 2, 2), c=(1, 6, 4, 4)),
+    upsampling_nothing=lambda: upsampling(A).bind(cpu(), {"a": np.zeros((2, 3, 8, 0), np.float32)}),
     upsampling_filters=refused(lambda: upsampling(A, sample_type="bilinear", num_filter=3), a=(1, 6, 2, 3)),
     depth_to_space_block=lambda: sym.depth_to_space(A, block_size=0, name="n"),
     depth_to_space_channels=refused(lambda: sym.depth_to_space(A, block_size=2, name="n"), a=(1, 6, 2, 2)),
     space_to_depth_dim=refused(lambda: sym.space_to_depth(A, block_size=2, name="n"), a=(1, 6, 2, 3)),
+)
+
+
+def pooling(**options: Any) -> Any:
+    return sym.Pooling(A, name="n", **{"kernel": (3, 3), **options})
+
+
+cases(
+    pool_kernel=lambda: pooling(kernel=()),
+    pool_power=lambda: pooling(pool_type="lp"),
+    pool_dims=refused(lambda: pooling(global_pool=True), a=(2, 3)),
+    pool_size=refused(pooling, a=(2, 3, 8, 2)),
+    pool_no_place=lambda: pooling(global_pool=True).bind(cpu(), {"a": np.zeros((2, 3, 8, 0), np.float32)}),
+    pool_v1_kernel=lambda: sym.Pooling_v1(A, kernel=(2,), name="n"),
+    pool_v1_stride=lambda: sym.Pooling_v1(A, kernel=(2, 2), stride=(0, 1), name="n"),
+    pool_v1_word=lambda: sym.Pooling_v1(A, kernel=(2, 2), p_value=2, name="n"),
 )
 
 (

@@ -11,6 +11,7 @@ import pytest
 
 from arrayexec.dims import UNKNOWN
 from arrayexec.errors import AttributeValueError, ShapeError
+from arrayexec.ops import pool
 from arrayexec.registry import make_op
 from tests.ops.runs import close, run, shapes_of, uniform
 
@@ -175,6 +176,7 @@ def test_pooling_infers_what_follows() -> None:
         ),
         ((1, 1, 3), {"kernel": (2, 2)}, r"data 'data' must be \(\?, \?, \?, \?\), but it is \(1, 1, 3\)"),
         ((3, 3), {"global_pool": True}, "data 'data' must have 3 to 5 dims, but it has 2"),
+        ((2, 3, 4, 0), {"global_pool": True}, "data 'data' must have a place to pool on spatial axis 1, but its dim is 0"),
     ],
 )
 def test_pooling_refuses_data_that_do_not_fit(shape: tuple, attributes: dict, text: str) -> None:
@@ -198,3 +200,72 @@ def test_pooling_refuses_attributes_that_mean_nothing(attributes: dict, text: st
 def test_pooling_keeps_nothing_for_sums_and_means() -> None:
     for kind, kept in (("sum", ()), ("avg", ()), ("max", ("data", "out"))):
         assert tuple(make_op("Pooling", {"kernel": (2,), "pool_type": kind}).keeps(frozenset({"data"}))) == kept
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_the_gradient_of_max_is_the_same_whatever_is_gone_through_at_once(
+    layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes = ((2, 5, 5, 7), (2, 5, 2, 3)) if layout == "NCHW" else ((2, 5, 7, 5), (2, 2, 3, 5))
+    x, head = np.round(uniform(shapes[0]), 1), uniform(shapes[1], 1)  # rounded: there are ties
+    options = {"kernel": (3, 3), "stride": (2, 2), "layout": layout}
+    whole = run("Pooling", {"data": x}, head, **options).gradients["data"]
+    for block in ((1, 1), (2, 3), (1, 2)):
+        monkeypatch.setattr(pool, "_block", lambda images, channels, sizes, block=block: block)
+        np.testing.assert_array_equal(run("Pooling", {"data": x}, head, **options).gradients["data"], whole)
+
+
+def first_pooling(x: Array, head: Array, kernel: tuple, stride: tuple, pad: tuple, kind: str) -> tuple[Array, Array]:
+    """Pooling_v1, one window after the other: padding is zeros, a mean is over the kernel, all maxima get the gradient."""
+    padded = np.pad(x, ((0, 0), (0, 0), (pad[0],) * 2, (pad[1],) * 2))
+    out, dpadded = np.zeros_like(head), np.zeros_like(padded)
+    for n, c, i, j in product(*(range(size) for size in head.shape)):
+        window = (n, c, slice(i * stride[0], i * stride[0] + kernel[0]), slice(j * stride[1], j * stride[1] + kernel[1]))
+        values = padded[window]
+        area = math.prod(kernel)
+        out[n, c, i, j] = {"max": values.max(), "sum": values.sum(), "avg": values.sum() / area}[kind]
+        share = {"max": values == values.max(), "sum": 1, "avg": 1 / area}[kind]
+        dpadded[window] += head[n, c, i, j] * share
+    return out, dpadded[:, :, pad[0] : pad[0] + x.shape[2], pad[1] : pad[1] + x.shape[3]]
+
+
+@pytest.mark.parametrize("kind", ["max", "avg", "sum"])
+@pytest.mark.parametrize("convention", ["valid", "full"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float16])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "pad"), [((2, 2), (2, 2), (0, 0)), ((3, 2), (2, 1), (1, 1)), ((3, 3), (2, 2), (2, 1))]
+)
+def test_first_pooling_of_every_window(
+    kernel: tuple, stride: tuple, pad: tuple, dtype: Any, convention: str, kind: str
+) -> None:
+    x = (np.round(uniform((2, 2, 6, 5)) * 4) / 4 - 0.5).astype(dtype)  # ties, and windows below zero
+    sizes = [length(*item, convention) for item in zip((6, 5), kernel, stride, pad, strict=True)]
+    head = uniform((2, 2, *sizes), 1, dtype)
+    out, dx = first_pooling(x.astype(np.float64), head.astype(np.float64), kernel, stride, pad, kind)
+    got = run("Pooling_v1", {"data": x}, head, kernel=kernel, stride=stride, pad=pad, pool_type=kind,
+              pooling_convention=convention)  # fmt: skip
+    for result, exact in ((got.out, out), (got.gradients["data"], dx)):
+        assert result.dtype == dtype
+        np.testing.assert_allclose(result, exact, rtol=2.0**-10 if dtype == np.float16 else 1e-13, atol=2e-6)
+
+
+def test_first_pooling_of_all_places_and_of_a_nan() -> None:
+    x, head = uniform((2, 3, 4, 5)), uniform((2, 3, 1, 1), 1)
+    for kind in ("max", "avg", "sum"):
+        out, dx = first_pooling(x, head, (4, 5), (1, 1), (0, 0), kind)
+        got = run("Pooling_v1", {"data": x}, head, global_pool=True, pool_type=kind, pad=(3, 3), kernel=(2, 2))
+        close(got.out, out)
+        close(got.gradients["data"], dx)
+    x = np.array([[[[1.0, np.nan, 2.0, 3.0]]]])
+    got = run("Pooling_v1", {"data": x}, np.ones((1, 1, 1, 3)), kernel=(1, 2))
+    np.testing.assert_array_equal(got.out, [[[[np.nan, np.nan, 3]]]])
+    np.testing.assert_array_equal(got.gradients["data"], [[[[0, 0, 0, 1]]]])
+
+
+def test_first_pooling_refuses_what_pooling_refuses_under_its_own_name() -> None:
+    for attributes, text in (
+        ({"kernel": (2,)}, "Pooling_v1: attribute 'kernel' must hold two numbers"),
+        ({"kernel": (2, 2), "stride": (0, 1)}, "Pooling_v1: attribute 'stride' must be at least 1"),
+    ):
+        with pytest.raises(AttributeValueError, match=text):
+            make_op("Pooling_v1", attributes)
