@@ -347,7 +347,7 @@ class StrictFunction:
                 result._values[...] = value
 
         device.submit(work, arrays, results, name)
-        return type(model)(results) if isinstance(model, (tuple, list)) else results[0]
+        return tuple(results) if isinstance(model, (tuple, list)) else results[0]
 
     def _without_arrays(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         value = self._function(*args, **kwargs)
@@ -362,7 +362,7 @@ class StrictFunction:
         if any(item.size and not np.may_share_memory(item, base._values) for item in results):
             return None  # this layout needs a copy
         wrapped = [StrictArray(self._device, item, base._storage) for item in results]
-        return type(result)(wrapped) if isinstance(result, (list, tuple)) else wrapped[0]
+        return tuple(wrapped) if isinstance(result, (list, tuple)) else wrapped[0]
 
 
 class StrictNamespace:
