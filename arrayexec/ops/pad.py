@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -126,9 +126,8 @@ class _Repeated(Op):
 
     linear = ("data",)
 
-    def stretched(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Data's and the output's shape, with new axes of 1 and of the number of copies."""
-        raise AttributeError
+    stretched: ClassVar[Any]
+    """Method: data's and the output's shape, with new axes of 1 and of the number of copies, for data's shape."""
 
     def temps(self, s: Any) -> Scratch:
         kind = narrow(s.dtype("data"))

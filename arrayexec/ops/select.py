@@ -98,7 +98,7 @@ class slice_like(Op):
         s.out = tuple(s.shape_like[i] if i in axes else dim for i, dim in enumerate(s.data))
         s.data = tuple(UNKNOWN if i in axes else dim for i, dim in enumerate(s.out))
         if any(dim is not UNKNOWN and few is not UNKNOWN and few > dim for few, dim in zip(s.out, s.data, strict=True)):
-            s.fail("data", f"must hold {format_shape(s.out)} in every dim, but it is {format_shape(s.data)}")
+            s.fail("data", f"must be at least {format_shape(s.out)} in every dim, but it is {format_shape(s.data)}")
 
     def forward(self, xp: Any, data: Any, shape_like: Any, out: Any) -> None:
         xp.copyto(out, data[tuple(map(slice, out.shape))])
@@ -191,7 +191,7 @@ class diag(Op):
         if len(s.data) == 1:
             s.out = (s.data[0] + abs(self.k),) * 2
             if s.out[0] is not UNKNOWN and s.out[0] < abs(self.k):
-                s.fail("out", f"must have {abs(self.k)} dims or more, but it is {format_shape(s.out)}")
+                s.fail("out", f"must be at least {abs(self.k)} in every dim, but it is {format_shape(s.out)}")
             s.data = (s.out[0] - abs(self.k),)
             return
         check_axis(s, "data", self.axis1)
