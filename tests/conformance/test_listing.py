@@ -11,7 +11,7 @@ from tests.conformance import golden
 
 DIFFERENT: dict[str, str] = json.loads((golden.DATA.parent / "differences.json").read_text())
 CASES = golden.cases("listing")
-WAITING = {"list_ctc_inputs"}
+WAITING: set[str] = set()
 """Cases whose operators do not exist yet; exactly these."""
 
 
