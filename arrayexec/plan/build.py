@@ -170,9 +170,10 @@ class _Builder:
 
     def ready(self, name: str) -> None:
         """The last step finishes the gradient of an argument."""
-        if self.draft.steps:
-            step = self.draft.steps[-1]
-            self.draft.steps[-1] = dataclasses.replace(step, ready=(*step.ready, name))
+        steps, own = self.draft.steps, self.draft.gradients[name]
+        if not steps or steps[-1].phase != "backward":  # nothing to add, and no step yet with which to say so
+            self.emit("copy", "backward", f"gradient of {name}", -1, own, own)
+        steps[-1] = dataclasses.replace(steps[-1], ready=(*steps[-1].ready, name))
 
     def internal(self, entry: int, base: int | None = None) -> int:
         """A new value for a gradient of an entry."""

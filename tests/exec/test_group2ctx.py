@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 import arrayexec as ax
 from arrayexec import sym
-from arrayexec.context import Context, asnumpy, copyto
+from arrayexec.context import Context, Device, asnumpy, copyto, register_device
 from arrayexec.errors import BindError, NonFiniteError, StaleForwardError
 from arrayexec.executor import bind
+from arrayexec.registry import Op, register_op
 from arrayexec.train.rnn import LSTMCell
 from tests.exec.test_memory import random_net
 from tests.strict_device import strict
@@ -79,7 +82,11 @@ def check_spread(seed: int, places: dict[str, Context]) -> int:
         values = [asnumpy(o).copy() for o in executor.forward(is_train)]
         executor.backward(heads)
         values += [asnumpy(o).copy() for o in executor.outputs]
-        executor.backward(heads)  # repeats the forward
+        ready: dict[str, np.ndarray] = {}
+        executor.backward(heads, on_ready=lambda name: ready.update({name: asnumpy(executor.grad_dict[name]).copy()}))
+        assert ready.keys() == {n for n, request in wants.items() if request != "null"}  # the forward was repeated
+        for name, gradient in ready.items():
+            assert np.array_equal(gradient, asnumpy(executor.grad_dict[name])), "it was not finished"
         found = (*executor.aux_dict.values(), *(g for g in executor.grad_dict.values() if g is not None))
         return values + [asnumpy(array).copy() for array in found]
 
@@ -164,6 +171,128 @@ def test_a_device_is_opened_only_where_a_node_runs() -> None:
         net = sym.FullyConnected(sym.Variable("data"), num_hidden=2, name="fc")
     executor = net.simple_bind(ax.cpu(), group2ctx={"left": ax.cpu(1), "other": ax.gpu(99)}, data=(4, 3))
     assert executor.memory_plan()["contexts"]["cpu(0)"]["arena"] == 0
+
+
+@register_op
+class _Counts(Op):
+    """``out = data``; each training forward adds one to ``seen``, which forward does not read."""
+
+    aux: ClassVar[tuple[str, ...]] = ("seen",)
+    examples: ClassVar[list[dict[str, Any]]] = [{"data": (2,)}]
+
+    def infer(self, s: Any) -> None:
+        s.out = s.data
+        s.data = s.out
+        s.seen = (1,)
+
+    def forward(self, xp: Any, data: Any, out: Any) -> None:
+        xp.copyto(out, data)
+
+    def backward(self, xp: Any, dout: Any, ddata: Any) -> None:
+        xp.copyto(ddata, dout)
+
+    def update(self, xp: Any, seen: Any) -> None:
+        xp.add(seen, 1, out=seen)
+
+
+@register_op
+class _Scales(Op):
+    """``out = data * seen``."""
+
+    aux: ClassVar[tuple[str, ...]] = ("seen",)
+    examples: ClassVar[list[dict[str, Any]]] = [{"data": (2,)}]
+
+    def infer(self, s: Any) -> None:
+        s.out = s.data
+        s.data = s.out
+        s.seen = (1,)
+
+    def forward(self, xp: Any, data: Any, seen: Any, out: Any) -> None:
+        xp.multiply(data, seen, out=out)
+
+    def backward(self, xp: Any, dout: Any, seen: Any, ddata: Any) -> None:
+        xp.multiply(dout, seen, out=ddata)
+
+
+@pytest.mark.parametrize("group", [None, *GROUPS])
+def test_a_state_of_another_group_moves_once(
+    group: str | None, places: dict[str, Context], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its copy is brought in a repeated forward, too; it is moved in none."""
+    monkeypatch.setenv("ARRAYEXEC_POISON", "1")
+    with ax.AttrScope(ctx_group="left"):
+        state = sym.Variable("seen", attr={"ctx_group": group} if group else {"ctx_group": "left"})
+        net = sym.tanh(sym._Scales(sym._Counts(sym.Variable("x"), seen=state), seen=state))
+    alone, apart = (net.simple_bind(ax.cpu(), group2ctx=groups, x=(2,)) for groups in (None, places))
+    x, head = np.float32([0.1, 0.2]), np.float32([1, 2])
+    for count in (1, 2):
+        for executor in (alone, apart):
+            executor.forward(True, x=x)
+            for _ in range(2):
+                executor.backward(head)
+                want = head * (1 - np.tanh(x * count) ** 2) * count
+                assert np.allclose(asnumpy(executor.grad_dict["x"]), want)
+                assert asnumpy(executor.aux_dict["seen"]) == [count]
+
+
+class Noted(Device):
+    """Host memory that notes whose turn it is."""
+
+    turn: ClassVar[list[str]] = []
+
+    @contextlib.contextmanager
+    def enter(self) -> Iterator[None]:
+        self.turn.append(self.name)
+        try:
+            yield
+        finally:
+            self.turn.pop()
+
+
+@register_op
+class _Where(Op):
+    """``out = data``, and the device on which each body ran under its name."""
+
+    mark: str
+    ran: ClassVar[dict[str, str]] = {}
+    examples: ClassVar[list[dict[str, Any]]] = [{"data": (2,), "mark": "a"}]
+
+    def infer(self, s: Any) -> None:
+        s.out = s.data
+        s.data = s.out
+
+    def forward(self, xp: Any, data: Any, out: Any) -> None:
+        xp.copyto(out, data)
+        self.ran[self.mark] = Noted.turn[-1]
+
+    def backward(self, xp: Any, dout: Any, ddata: Any) -> None:
+        xp.copyto(ddata, dout)
+        self.ran[f"d{self.mark}"] = Noted.turn[-1]
+
+
+def test_a_step_runs_while_its_device_is_the_current_one() -> None:
+    register_device("noted", lambda i: Noted(f"noted({i})"))
+    places = {"left": Context("noted", 0), "right": Context("noted", 1)}
+    net = sym.Variable("x", attr={"ctx_group": "left"})
+    for mark, group in (("a", "left"), ("b", "right"), ("c", "left")):
+        net = sym._Where(net, mark=mark, attr={"ctx_group": group})
+    executor = net.simple_bind(Context("noted", 5), group2ctx=places, x=(2,))
+    executor.forward(True)
+    executor.backward(np.ones(2, np.float32))
+    left, right = "noted(0)", "noted(1)"
+    assert _Where.ran == {"a": left, "b": right, "c": left, "da": left, "db": right, "dc": left}
+    assert not Noted.turn
+
+
+def test_a_run_waits_for_the_caller_once_a_device() -> None:
+    devices = strict(0), strict(1)
+    net = halves()
+    executor = net.simple_bind(ax.cpu(), group2ctx={"left": devices[0], "right": devices[1]}, data=(4, 8))
+    executor.forward(True)
+    for context in devices:
+        context.device.log.clear()
+    executor.forward(True)
+    assert [context.device.count("wait") for context in devices] == [2, 2]
 
 
 # --- beside other features -------------------------------------------------------------------------------------------
