@@ -21,6 +21,7 @@ FAMILIES: dict[str, str] = {
     "linalg_slogdet _linalg_gelqf linalg_gelqf _linalg_syevd linalg_syevd",
     "conv": "Convolution Convolution_v1",
     "deconv": "Deconvolution",
+    "resize": "_contrib_BilinearResize2D _npx_bilinear_resize2d _contrib_AdaptiveAvgPooling2D",
     "resample": "UpSampling depth_to_space space_to_depth",
     "pool": "Pooling",
     "pool_legacy": "Pooling_v1",
@@ -28,6 +29,7 @@ FAMILIES: dict[str, str] = {
     "group_norm": "LayerNorm InstanceNorm GroupNorm",
     "heads": "SVMOutput IdentityAttachKLSparseReg",
     "ctc": "CTCLoss ctc_loss _contrib_CTCLoss _contrib_ctc_loss",
+    "sequence": "SequenceMask SequenceLast SequenceReverse",
     "local_norm": "L2Normalization LRN",
     "random": "Dropout",
     "activation": "Activation LeakyReLU",
@@ -49,6 +51,7 @@ FAMILIES: dict[str, str] = {
     "constant": "_zeros _ones _zeros_without_dtype _full _arange _linspace _eye shape_array size_array zeros_like "
     "ones_like _identity_with_attr_like_rhs",
     "running": "_np_cumsum cumsum",
+    "moments": "moments",
     "custom": "Custom",
     "elemwise": (
         "elemwise_add _add _plus _Plus elemwise_sub _sub _minus _Minus elemwise_mul _mul _Mul elemwise_div "
