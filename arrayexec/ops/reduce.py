@@ -67,14 +67,19 @@ def kept(shape: tuple[int, ...], axes: Iterable[int]) -> tuple[int, ...]:
     return tuple(1 if i in axes else dim for i, dim in enumerate(shape))
 
 
-def infer_reduced(s: Any, axis: tuple[int, ...] | None, keepdims: bool, exclude: bool = False, some: str = "") -> None:
-    """Rule of a reduction; with ``some`` (of what), nothing to reduce is refused."""
+def infer_reduced(
+    s: Any, axis: tuple[int, ...] | None, keepdims: bool, exclude: bool = False, some: str = "", name: str = "out"
+) -> None:
+    """Rule of a reduction to the output ``name``; with ``some`` (of what), nothing to reduce is refused."""
+    out = getattr(s, name)
     if keepdims:
-        s.data = like(s.out)
+        s.data = like(out)
     if s.data is ANY:
         if not keepdims and not axis:
-            s.out = (1,)
-        return
+            setattr(s, name, (1,))
+        if keepdims or exclude or not axis or len({i < 0 for i in axis}) > 1 or (len(out) == 1 and out[0] == 1):
+            return  # a result of one value may come from any number of dims
+        s.data = (UNKNOWN,) * (len(out) + len(set(axis)))
     rank = len(s.data)
     for i in axis or ():
         axis_in(s, "data", i, rank)
@@ -82,11 +87,12 @@ def infer_reduced(s: Any, axis: tuple[int, ...] | None, keepdims: bool, exclude:
     if some and any(s.data[i] is not UNKNOWN and s.data[i] == 0 for i in axes):
         s.fail("data", f"must have numbers to take the {some} of, but it is {format_shape(s.data)}")
     if keepdims:
-        s.out = kept(s.data, axes)
-        s.data = tuple(dim if i in axes else out for i, (dim, out) in enumerate(zip(s.data, s.out, strict=True)))
+        setattr(s, name, kept(s.data, axes))
+        rest = getattr(s, name)
+        s.data = tuple(dim if i in axes else its for i, (dim, its) in enumerate(zip(s.data, rest, strict=True)))
         return
-    s.out = tuple(dim for i, dim in enumerate(s.data) if i not in axes) or (1,)
-    left = iter(s.out)
+    setattr(s, name, tuple(dim for i, dim in enumerate(s.data) if i not in axes) or (1,))
+    left = iter(getattr(s, name))
     s.data = tuple(dim if i in axes else next(left) for i, dim in enumerate(s.data))
 
 

@@ -10,8 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arrayexec.dims import UNKNOWN, from_user
+from arrayexec.dims import ANY, UNKNOWN, from_user
 from arrayexec.errors import AttributeValueError, ShapeError
+from arrayexec.registry import make_op
+from arrayexec.symbol.graph import Graph, Node, variable
+from arrayexec.symbol.infer import infer_shapes
 from tests.ops.runs import close, run, shapes_of, types_of, uniform
 
 AXES: list[dict[str, Any]] = [
@@ -201,6 +204,41 @@ def test_position_in_channels_and_of_nan() -> None:
 def test_partial_shapes(name: str, given: Any, options: dict[str, Any], want: Any) -> None:
     found = shapes_of(name, {"data": from_user(given)} if given else {}, **options)["node_output"]
     assert repr(found) == repr(want)
+
+
+@pytest.mark.parametrize(
+    ("axis", "out", "rank"),
+    [((1,), (2, 3), 3), ((-1, -2), (2, 3), 4), (0, (5,), 2), ((1,), (1,), None), ((0, -1), (2, 3), None)],
+)
+def test_the_rank_of_data_follows_from_the_result(axis: Any, out: tuple[int, ...], rank: int | None) -> None:
+    reduced = Node(make_op("sum", {"axis": axis}), "node", {}, [(variable("data"), 0)])
+    total = Node(make_op("elemwise_add", {}), "total", {}, [(reduced, 0), (variable("other"), 0)])
+    graph = Graph([(total, 0)])
+    found = infer_shapes(graph, {"other": out})[graph.first[0]]
+    left = iter(out)
+    wanted: Any = ANY
+    if rank is not None:
+        axes = {i % rank for i in (axis if isinstance(axis, tuple) else (axis,))}
+        wanted = tuple(UNKNOWN if i in axes else next(left) for i in range(rank))
+    assert repr(found) == repr(wanted)
+
+
+@pytest.mark.parametrize("axes", [None, (1,), (0, -1)])
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_moments(axes: Any, keepdims: bool) -> None:
+    data = np.random.default_rng(2).uniform(-1, 1, (3, 4, 2)) + 100
+    over = tuple(range(3)) if axes is None else axes
+    wanted = [np.atleast_1d(rule(data, axis=over, keepdims=keepdims)) for rule in (np.mean, np.var)]
+    heads = [np.random.default_rng(i).uniform(-1, 1, wanted[0].shape) for i in range(2)]
+    found = run("moments", {"data": data}, heads, axes=axes, keepdims=keepdims)
+    for got, want in zip(found.outputs, wanted, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-12)
+    mean = np.mean(data, axis=over, keepdims=True)
+    count, (first, second) = data.size / mean.size, (head.reshape(mean.shape) for head in heads)
+    back = (first + second * 2 * (data - mean)) / count
+    np.testing.assert_allclose(found.gradients["data"], back, rtol=1e-9, atol=1e-12)
+    half = run("moments", {"data": np.full((1, 4096), 0.5, np.float16)}, axes=1)
+    assert [float(out[0]) for out in half.outputs] == [0.5, 0]
 
 
 def test_axes_are_checked() -> None:
