@@ -79,6 +79,7 @@ def bind(
     """Bind a symbol to the user's arrays, which are used where they lie.
 
     ``args``, ``args_grad``, ``aux_states``: lists in the symbol's order or dicts. No gradient array means request null.
+    ``group2ctx``: the context on which the nodes of a ``ctx_group`` run and their variables lie; all others on ``ctx``.
     Raises BindError for missing arrays, arrays of another device, written arrays that overlap others; ShapeError and
     TypeInferenceError for arrays that do not fit the graph.
     """
@@ -144,8 +145,9 @@ def simple_bind(
     """Bind a symbol to new arrays of zeros, from the shapes of its inputs.
 
     Parameters (arguments whose shape is not given) lie in one flat segment, their gradients in another in the order in
-    which backward finishes them. ``shared_exec`` lends its memory, and with ``shared_arg_names`` those arguments with
-    their gradients and states; inputs lie in ``shared_data_arrays``. Raises ShapeError, BindError, UnknownNameError.
+    which backward finishes them (on every context; ``group2ctx`` as in ``bind``). ``shared_exec`` lends its memory, and
+    with ``shared_arg_names`` those arguments with their gradients and states; inputs lie in ``shared_data_arrays``.
+    Raises ShapeError, BindError, UnknownNameError.
     """
     context = context_for(ctx, "simple_bind")
     placement = placed(symbol, context, group2ctx, "simple_bind")

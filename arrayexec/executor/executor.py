@@ -1,4 +1,4 @@
-"""The executor: owns the arrays of one symbol on one context, binds plans to them, runs forward and backward."""
+"""The executor: owns the arrays of one symbol, binds plans to them, runs forward and backward."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .arena import WriteMark, mark_arrays, write
 from .bound import BoundPlan
 from .checks import check_values, check_writable
 from .parts import Binding
-from .watch import MonitorCallback, Watch, watch_for
+from .watch import MonitorCallback, Watch, copy_of, watch_for
 
 Array = Any
 
@@ -47,10 +47,11 @@ def _moves_states(plan: Plan) -> bool:
 
 
 class Executor:
-    """One symbol bound to arrays on one context; made by ``Symbol.bind`` and ``Symbol.simple_bind``.
+    """One symbol bound to arrays; made by ``Symbol.bind`` and ``Symbol.simple_bind``.
 
     Arrays are plain and public: ``arg_dict grad_dict aux_dict outputs``. Outputs are valid until the next forward in
-    the same memory. ``symbol``, ``context`` and ``grad_req`` (write, add or null, by argument) are what was bound.
+    the same memory. ``symbol``, ``context`` and ``grad_req`` (write, add or null, by argument) are what was bound;
+    ``contexts`` are all that the groups of ``group2ctx`` add to ``context``.
     ``step`` counts training forwards and ``first_row`` is the place of the first row in the global batch; both address
     the random streams. ``title`` names the executor in errors.
     """
@@ -228,7 +229,7 @@ class Executor:
             bound = self._bind_plan(mode)
             run = self._run = _Run(mode, kept=is_train)
             self._position.step, self._position.first_row = self.step, self.first_row
-            states = {name: array.copy() for name, array in self._binding.aux.items()} if check else {}
+            states = {n: self._copy_of(n, a) for n, a in self._binding.aux.items()} if check else {}
             try:
                 self._run_forward(bound, updates=True, watch=watch)
             except NonFiniteError:
@@ -243,7 +244,11 @@ class Executor:
         if watch is None or internals is None:
             return list(bound.outputs)
         held, found = {**self.arg_dict, **self._binding.aux}, watch.found
-        return {name: found[name] if name in found else held[name].copy() for name in internals}
+        return {name: found[name] if name in found else self._copy_of(name, held[name]) for name in internals}
+
+    def _copy_of(self, name: str, array: Array) -> Array:
+        """A copy of the array of a variable."""
+        return copy_of(array, self._binding.placement.of(name))
 
     def _run_forward(self, bound: BoundPlan, updates: bool, watch: Watch | None = None) -> None:
         self.arena.last = (self.title, id(self))
@@ -255,7 +260,7 @@ class Executor:
             else:
                 if self._monitor is not None and self._monitor_all:
                     for name, array in {**self._arguments, **self._binding.aux}.items():
-                        self._monitor(name, array.copy())
+                        self._monitor(name, self._copy_of(name, array))
                 watch.run(bound, forward=True)
         if updates and self._aux_copies and _moves_states(bound.plan):
             for name, private in self._aux_copies.items():
