@@ -89,7 +89,7 @@ class Pad(Op):
 
     def blocks(self, xp: Any, whole: Any) -> Iterator[Any]:
         """Views of ``whole`` as planes or images, a few at a time: NumPy copies what shares memory with its target."""
-        planes = whole.reshape(-1, *whole.shape[2:]) if whole.size else whole[:0, 0]
+        planes = whole.reshape(whole.shape[0] * whole.shape[1], *whole.shape[2:])
         most = max((padding.nbytes for _, padding, _ in self.borders(planes[:1])), default=0)
         step = max(1, _BLOCK // most) if xp is np and most else max(1, len(planes))
         for start in range(0, len(planes), step):
