@@ -30,8 +30,21 @@ FAMILIES: dict[str, str] = {
     "heads": "SVMOutput IdentityAttachKLSparseReg",
     "ctc": "CTCLoss ctc_loss _contrib_CTCLoss _contrib_ctc_loss",
     "sequence": "SequenceMask SequenceLast SequenceReverse",
+    "attention": "_contrib_div_sqrt_dim _contrib_interleaved_matmul_selfatt_qk "
+    "_contrib_interleaved_matmul_selfatt_valatt _contrib_interleaved_matmul_encdec_qk "
+    "_contrib_interleaved_matmul_encdec_valatt",
     "local_norm": "L2Normalization LRN",
     "random": "Dropout",
+    "random_number": "uniform normal _random_uniform random_uniform _random_uniform_like _random_normal "
+    "random_normal _random_normal_like _random_gamma random_gamma _random_gamma_like _random_exponential "
+    "random_exponential _random_exponential_like _random_poisson random_poisson _random_poisson_like "
+    "_random_negative_binomial random_negative_binomial _random_negative_binomial_like "
+    "_random_generalized_negative_binomial random_generalized_negative_binomial "
+    "_random_generalized_negative_binomial_like _random_randint random_randint",
+    "random_sample": "_sample_uniform sample_uniform _sample_normal sample_normal _sample_gamma sample_gamma "
+    "_sample_exponential sample_exponential _sample_poisson sample_poisson _sample_negative_binomial "
+    "sample_negative_binomial _sample_generalized_negative_binomial sample_generalized_negative_binomial "
+    "_sample_multinomial sample_multinomial _shuffle shuffle",
     "activation": "Activation LeakyReLU",
     "softmax": "softmax softmin log_softmax SoftmaxActivation",
     "loss": "SoftmaxOutput Softmax LinearRegressionOutput LogisticRegressionOutput MAERegressionOutput MakeLoss "
