@@ -14,7 +14,7 @@ import numpy as np
 from arrayexec import cpu, sym
 from tests.errors.recorder import PACKAGE, Recorder, checks_of
 
-FILES = ("windows", "deconv", "resample", "pool", "pool_legacy")
+FILES = ("windows", "conv", "deconv", "resample", "separable", "resize", "pool", "pool_legacy")
 RECORDER = Recorder(Path(__file__).parent / "texts_conv.txt", [PACKAGE / "ops" / f"{name}.py" for name in FILES])
 cases = RECORDER.cases
 
@@ -30,6 +30,15 @@ def refused(symbol: Callable[[], Any], **known: Any) -> Callable[[], Any]:
 def deconvolution(**options: Any) -> Any:
     return sym.Deconvolution(A, name="n", **{"kernel": (3, 3), "num_filter": 4, **options})
 
+
+cases(
+    conv_groups=lambda: sym.Convolution(A, kernel=(3, 3), num_filter=4, num_group=3, name="n"),
+    conv_tune=lambda: sym.Convolution(A, kernel=(3, 3), num_filter=4, cudnn_tune="fast", name="n"),
+    conv_channels=refused(
+        lambda: sym.Convolution(A, kernel=(3, 3), num_filter=4, num_group=2, name="n"), a=(2, 3, 8, 8)
+    ),
+    conv_size=refused(lambda: sym.Convolution(A, kernel=(3, 3), num_filter=4, name="n"), a=(2, 3, 8, 2)),
+)
 
 cases(
     deconvolution_kernel=lambda: deconvolution(kernel=(3, 0)),
@@ -78,6 +87,19 @@ cases(
     pool_v1_kernel=lambda: sym.Pooling_v1(A, kernel=(2,), name="n"),
     pool_v1_stride=lambda: sym.Pooling_v1(A, kernel=(2, 2), stride=(0, 1), name="n"),
     pool_v1_word=lambda: sym.Pooling_v1(A, kernel=(2, 2), p_value=2, name="n"),
+)
+
+
+def resize(**options: Any) -> Any:
+    return sym._contrib_BilinearResize2D(A, name="n", **options)
+
+
+cases(
+    resize_height=lambda: resize(height=0),
+    resize_odd_scale=lambda: resize(mode="odd_scale", scale_height=2.0),
+    resize_mode=lambda: resize(mode="simple"),
+    resize_to_nothing=refused(lambda: resize(scale_height=0.2), a=(1, 1, 3, 3)),
+    means_size=lambda: sym._contrib_AdaptiveAvgPooling2D(A, output_size=(1, 2, 3), name="n"),
 )
 
 (
