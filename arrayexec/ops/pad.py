@@ -14,6 +14,7 @@ from .checks import check_axis
 from .reduce import Scratch, gather, narrow, put
 
 _BLOCK = 128 << 10  # bytes of padding that may be made on the way
+_MANY = 16  # copies of a value up to which they are gone over one by one
 
 
 @register_op(aliases=("pad",))
@@ -208,6 +209,29 @@ class repeat(_Repeated):
     def stretched(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         place = len(shape) if self.axis is None else self.axis % len(shape) + 1
         return (*shape[:place], 1, *shape[place:]), (*shape[:place], self.repeats, *shape[place:])
+
+    def copies(self, xp: Any, whole: Any, part: Any) -> Any:
+        """View of ``whole`` with the copies of ``part`` along its first axis."""
+        place = part.ndim if self.axis is None else self.axis % part.ndim + 1
+        return xp.moveaxis(whole.reshape(self.stretched(part.shape)[1]), place, 0)
+
+    def forward(self, xp: Any, data: Any, out: Any) -> None:
+        if self.repeats > _MANY:
+            super().forward(xp, data, out)
+            return
+        copies = self.copies(xp, out, data)
+        for i in range(self.repeats):
+            xp.copyto(copies[i], data)
+
+    def backward(self, xp: Any, dout: Any, ddata: Any, total: Temp) -> None:
+        if self.repeats > _MANY:
+            super().backward(xp, dout, ddata, total)
+            return
+        copies, place = self.copies(xp, dout, ddata), ddata if total.dtype == ddata.dtype else total
+        xp.copyto(place, copies[0])
+        for i in range(1, self.repeats):
+            xp.add(place, copies[i], out=place)
+        put(xp, place, ddata)
 
 
 @register_op(aliases=("flip",))

@@ -393,9 +393,12 @@ class _Search(Op):
         return {"moved": (moved, s.dtype("data")), "place": (s.out, np.int64)}
 
     def search(self, xp: Any, find: Any, data: Any, out: Any, moved: Any, place: Any) -> None:
-        """``out`` = find(data), along the last axis of a copy: a search makes one itself where it can not write."""
-        xp.copyto(moved, data if self.axis is None else xp.moveaxis(data, self.axis, -1))
-        rows = moved.reshape(1, -1) if self.axis is None else moved
+        """``out`` = find(data) along the axis; NumPy itself copies data that are not in line or may not be written."""
+        rows = data if self.axis is None else xp.moveaxis(data, self.axis, -1)
+        if not rows.flags.c_contiguous or (xp is np and not rows.flags.writeable):
+            xp.copyto(moved, rows)
+            rows = moved
+        rows = rows.reshape(1, -1) if self.axis is None else rows
         find(rows, axis=-1, out=place.reshape(rows.shape[:-1]))
         xp.copyto(out, place, casting="unsafe")
 

@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import numpy as np
+
 from ..dims import ANY, UNKNOWN, distinct, drop, replace
 from ..errors import AttributeValueError, format_shape
 from ..registry import Many, Op, Sample, Temp, register_op
@@ -41,31 +43,36 @@ class where(Op):
             s.condition = s.out
             s.x = s.y = s.out = s.condition
 
+    # Values are chosen as whole numbers of their bits: many times faster than a copy with where=, and NaN stays NaN.
+
     def temps(self, s: Any) -> Scratch:
-        return {"mask": (s.condition, "bool")}
+        return {"mask": (s.condition, _bits(s.dtype("out")))}
 
     def choice(self, xp: Any, condition: Any, mask: Any, rank: int) -> Any:
-        """Where ``condition`` is true, to be stretched over ``rank`` axes."""
+        """All bits where ``condition`` is true, none elsewhere; to be stretched over ``rank`` axes."""
         xp.not_equal(condition, 0, out=mask)
+        xp.negative(mask, out=mask)
         return mask.reshape(*mask.shape, *(1,) * (rank - mask.ndim))
 
     def forward(self, xp: Any, condition: Any, x: Any, y: Any, out: Any, mask: Temp) -> None:
-        chosen = self.choice(xp, condition, mask, out.ndim)
-        xp.copyto(out, y)
-        xp.copyto(out, x, where=chosen)
+        chosen, kind = self.choice(xp, condition, mask, out.ndim), mask.dtype
+        x, y, out = x.view(kind), y.view(kind), out.view(kind)
+        xp.bitwise_xor(x, y, out=out)
+        xp.bitwise_and(out, chosen, out=out)
+        xp.bitwise_xor(out, y, out=out)
 
     def backward(self, xp: Any, dout: Any, condition: Any, dx: Any, dy: Any, mask: Temp) -> None:
-        chosen = self.choice(xp, condition, mask, dout.ndim)
+        chosen, bits = self.choice(xp, condition, mask, dout.ndim), dout.view(mask.dtype)
         if dx is not None:
-            dx.fill(0)
-            xp.copyto(dx, dout, where=chosen)
+            xp.bitwise_and(bits, chosen, out=dx.view(mask.dtype))
         if dy is not None:
-            xp.copyto(dy, dout)
-            xp.copyto(dy, 0, where=chosen)
+            xp.invert(mask, out=mask)
+            xp.bitwise_and(bits, chosen, out=dy.view(mask.dtype))
 
-    def gradient(self, sym: Any, dout: Any, condition: Any) -> Mapping[str, Any]:
-        nothing = sym.zeros_like(dout)
-        return {"x": sym.where(condition, dout, nothing), "y": sym.where(condition, nothing, dout)}
+
+def _bits(kind: Any) -> str:
+    """Type of whole numbers as wide as ``kind``."""
+    return f"int{8 * np.dtype(kind).itemsize}"
 
 
 @register_op
@@ -225,7 +232,7 @@ class diag(Op):
 
 @register_op
 class _split_v2(Op):
-    """The outputs are ``data`` cut along ``axis`` before each of ``indices``, the first of which is 0, or in ``sections``.
+    """The outputs are ``data`` cut along ``axis`` before each of ``indices`` (the first: 0), or in ``sections``.
 
     A number of ``sections`` makes equal ones; ``squeeze_axis`` drops an axis of 1.
     """
