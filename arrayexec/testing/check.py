@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import ArrayExecError, OperatorContractError, OperatorDefinitionError
 from ..registry import Op, get_op
-from . import bodies, inference, numbers, planned
+from . import bodies, inference, numbers, planned, symbolic
 from .naive import gradient_inputs
 from .trial import Trial
 
@@ -30,6 +30,7 @@ CHECKS = (
     bodies.check_scratch,
     planned.check_planned,
     planned.check_json,
+    symbolic.check_symbol,
 )
 
 
