@@ -87,12 +87,6 @@ def _statistics(bound: BoundPlan, number: int) -> tuple[str, str]:
         bad = " and ".join(f"{times} {word}" for times, word in counts if times)
         if not count:
             return "no finite value", bad
-        low, high, total = (
-            float(asnumpy(found))
-            for found in (
-                xp.where(finite, array, math.inf).min(),
-                xp.where(finite, array, -math.inf).max(),
-                xp.where(finite, array, 0.0).sum(),
-            )
-        )
+        lowest, highest = xp.where(finite, array, math.inf).min(), xp.where(finite, array, -math.inf).max()
+        low, high, total = (float(asnumpy(x)) for x in (lowest, highest, xp.where(finite, array, 0.0).sum()))
     return f"{low:.6g} to {high:.6g}, mean {total / count:.6g}", bad

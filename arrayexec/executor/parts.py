@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any
@@ -72,14 +72,12 @@ class Placement:
 
     def enter(self) -> AbstractContextManager[object]:
         """Work inside runs on all contexts, in order with what the caller queues; see `Device.enter`."""
-        return self.contexts[0].enter() if len(self.contexts) == 1 else self._enter_all()
-
-    @contextlib.contextmanager
-    def _enter_all(self) -> Iterator[None]:
+        if len(self.contexts) == 1:
+            return self.contexts[0].enter()
         with contextlib.ExitStack() as stack:
             for context in self.contexts:
                 stack.enter_context(context.enter())
-            yield
+            return stack.pop_all()
 
 
 @dataclasses.dataclass(frozen=True)

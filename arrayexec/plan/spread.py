@@ -13,7 +13,7 @@ class _Spread:
     """Walks the steps of a draft and knows in which places the bytes of every root are right.
 
     A step runs in the place of its node. What it reads is brought there first, unless it was brought before; what it
-    writes is right nowhere else. The user's arrays and outputs have a home, to which their last value is brought.
+    writes is right nowhere else. The user's arrays have a home, to which their last value is brought.
     """
 
     def __init__(self, draft: Draft, graph: Graph, places: Sequence[int]) -> None:
