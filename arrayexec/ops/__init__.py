@@ -33,6 +33,7 @@ FAMILIES: dict[str, str] = {
     "attention": "_contrib_div_sqrt_dim _contrib_interleaved_matmul_selfatt_qk "
     "_contrib_interleaved_matmul_selfatt_valatt _contrib_interleaved_matmul_encdec_qk "
     "_contrib_interleaved_matmul_encdec_valatt",
+    "amp": "amp_cast amp_multicast all_finite multi_all_finite",
     "local_norm": "L2Normalization LRN",
     "random": "Dropout",
     "random_number": "uniform normal _random_uniform random_uniform _random_uniform_like _random_normal "
@@ -61,7 +62,8 @@ FAMILIES: dict[str, str] = {
     "index": "pick choose_element_0index take one_hot",
     "embed": "Embedding",
     "rnn": "RNN",
-    "constant": "_zeros _ones _zeros_without_dtype _full _arange _linspace _eye shape_array size_array zeros_like "
+    "constant": "_contrib_arange_like "
+    "_zeros _ones _zeros_without_dtype _full _arange _linspace _eye shape_array size_array zeros_like "
     "ones_like _identity_with_attr_like_rhs",
     "running": "_np_cumsum cumsum",
     "moments": "moments",
@@ -94,6 +96,7 @@ FAMILIES: dict[str, str] = {
         "broadcast_lesser_equal broadcast_logical_and broadcast_logical_or broadcast_logical_xor broadcast_to "
         "broadcast_axis broadcast_axes broadcast_like _sum_like"
     ),
+    "sampler": "BilinearSampler GridGenerator SpatialTransformer",
     "multibox": "_contrib_MultiBoxPrior MultiBoxPrior _npx_multibox_prior _contrib_MultiBoxTarget MultiBoxTarget "
     "_npx_multibox_target _contrib_MultiBoxDetection MultiBoxDetection _npx_multibox_detection",
     "boxes": "_contrib_box_iou _npx_box_iou _contrib_box_nms _contrib_box_non_maximum_suppression _npx_box_nms "

@@ -10,9 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..attribute_text import TYPE_CODES
-from ..dims import ANY, UNKNOWN, from_user
+from ..dims import ANY, UNKNOWN, from_user, replace
 from ..errors import AttributeValueError, format_shape
 from ..registry import Op, Temp, register_op
+from .checks import check_axis
 
 FLOAT32 = np.dtype("float32")
 
@@ -317,3 +318,46 @@ class ones_like(_Like):
     """``out`` = 1 in the shape and type of ``data``, whose values do not count."""
 
     number = 1
+
+
+@register_op(name="_contrib_arange_like")
+class ArangeLike(Op):
+    """``out`` = start, start + step, … each ``repeat`` times in a row: as many as data has, or has along ``axis``.
+
+    data (…), out in data's shape, or (n,) with n = data's length along axis; the values of data do not count.
+    """
+
+    start: float = 0.0
+    step: float = 1.0
+    repeat: int = 1
+    axis: int | None = None
+    ctx: str = ""
+    hints = ("ctx",)
+    examples = (
+        {"data": (2, 3), "start": 2.0, "step": 0.5},
+        {"data": (2, 6), "axis": -1, "repeat": 2},
+    )
+
+    def __post_init__(self) -> None:
+        if self.repeat < 1:
+            raise AttributeValueError(
+                f"_contrib_arange_like: attribute 'repeat' must be at least 1, but it is {self.repeat}"
+            )
+
+    def inputs(self) -> tuple[str, ...]:
+        return ("data",)
+
+    def infer(self, s: Any) -> None:
+        if self.axis is None:
+            s.out = s.data
+            s.data = s.out
+        else:
+            check_axis(s, "data", self.axis)
+            s.out = (s.data[self.axis],)
+            s.data = replace(s.data, self.axis, s.out[0])
+
+    def forward(self, xp: Any, out: Any) -> None:
+        flat, block = out.reshape(-1), 4096
+        for start in range(0, flat.size, block):
+            place = xp.arange(start, min(start + block, flat.size)) // self.repeat
+            xp.add(place * self.step, self.start, out=flat[start : start + block], casting="unsafe")

@@ -130,3 +130,15 @@ def test_identity_with_the_shape_of_another() -> None:
     np.testing.assert_array_equal(found.gradients["lhs"], head)
     assert not found.gradients["rhs"].any()
     assert shapes_of("_identity_with_attr_like_rhs", {"rhs": (2, 3)})["lhs"] == (2, 3)
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.int32])
+def test_numbers_along_an_axis_or_through_all(kind: Any) -> None:
+    data = np.zeros((3, 4, 5), kind)
+    for axis, count in ((0, 3), (-2, 4), (2, 5)):
+        found = run("_contrib_arange_like", {"data": data}, axis=axis, start=2.0, step=3.0).out
+        np.testing.assert_array_equal(found, (2 + 3 * np.arange(count)).astype(kind), strict=True)
+    found = run("_contrib_arange_like", {"data": data}, repeat=4, step=2.0).out
+    np.testing.assert_array_equal(found, np.repeat(2 * np.arange(15), 4).reshape(3, 4, 5).astype(kind), strict=True)
+    found = run("_contrib_arange_like", {"data": data.astype(np.float32)}, np.ones((3, 4, 5), np.float32))
+    assert not found.gradients["data"].any()
