@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..context import Context, copyto
+from ..context import Context, Device, copyto
 from ..errors import format_shape
 from ..plan.memory import times
 from ..plan.record import Plan, Step
@@ -114,8 +114,8 @@ class BoundPlan:
     def _call(self, step: Step) -> Call:
         context = self.context(next(iter((*step.writes, *step.reads)), 0))  # all it works on is in one place
         call = self._body_call(step, context)
-        several = len(self._binding.placement.contexts) > 1 and step.kind != "transfer"
-        return functools.partial(_inside, context, call) if several else call
+        alone = len(self._binding.placement.contexts) == 1 or type(context.device).enter is Device.enter  # host memory
+        return call if alone or step.kind == "transfer" else functools.partial(_inside, context, call)
 
     def _body_call(self, step: Step, context: Context) -> Call:
         bound = (self._bound(binding, step.node, context) for binding in step.bindings)
@@ -124,10 +124,10 @@ class BoundPlan:
         target, *sources = bound
         if step.kind == "zero":
             return functools.partial(target.fill, 0)
-        if step.kind == "copy":
-            return functools.partial(context.xp.copyto, target, *sources)
-        if step.kind == "transfer":
+        if step.kind == "transfer" and not context.owns(sources[0]):
             return functools.partial(copyto, target, *sources)
+        if step.kind in ("copy", "transfer"):
+            return functools.partial(context.xp.copyto, target, *sources)
         return functools.partial(context.xp.add, *[target, *sources][-2:], target)
 
     def _bound(self, binding: Any, node: int, context: Context) -> Any:
