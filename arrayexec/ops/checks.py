@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
+
+import numpy as np
 
 from ..dims import ANY
 from ..errors import format_shape
@@ -20,3 +23,11 @@ def check_floating(t: Any, name: str) -> None:
     kind = getattr(t, name)
     if kind is not None and kind.kind in "iub":
         t.fail(name, f"must be of a floating type, but it is {kind.name}")
+
+
+@functools.cache
+def holds(kind: np.dtype[Any], number: int) -> bool:
+    """Whether ``kind`` holds the whole numbers from 0 to ``number``, each as itself."""
+    largest = np.array([max(number - 1, 0), number], np.int64)  # where two neighbours differ, all below do
+    with np.errstate(all="ignore"):
+        return all(float(value) == n for value, n in zip(largest.astype(kind), largest.tolist(), strict=True))

@@ -15,9 +15,10 @@ from typing import Any, Literal
 import numpy as np
 
 from ..dims import ANY, UNKNOWN, drop
-from ..errors import format_shape
+from ..errors import TypeInferenceError, format_shape
 from ..registry import Op, Sample, Temp, register_op
 from .broadcast import axis_in, like
+from .checks import holds
 
 Scratch = Mapping[str, tuple[tuple[int, ...], Any]]
 
@@ -371,7 +372,7 @@ class Norm(Op):
 
 
 class _Search(Op):
-    """Base of argmax and argmin: positions are written in data's type, which is exact up to its precision."""
+    """Base of argmax and argmin: positions are written in data's type; one that it cannot hold is refused."""
 
     axis: Any = 1
     keepdims: Any = False
@@ -399,6 +400,11 @@ class _Search(Op):
             xp.copyto(moved, rows)
             rows = moved
         rows = rows.reshape(1, -1) if self.axis is None else rows
+        if not holds(out.dtype, rows.shape[-1] - 1):
+            raise TypeInferenceError(
+                f"{self.form.name}: data must be of a type that holds the positions up to {rows.shape[-1] - 1}, but "
+                f"it is {out.dtype.name}; cast it to a wider one"
+            )
         find(rows, axis=-1, out=place.reshape(rows.shape[:-1]))
         xp.copyto(out, place, casting="unsafe")
 

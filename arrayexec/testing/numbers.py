@@ -60,7 +60,10 @@ def check_sums(trial: Trial) -> Iterator[str]:
     heads = [np.abs(head) for head in exact.heads()]
     want = exact.outcome(heads=heads).named()
     types = [small.type(name) for name in small.signature.outputs]
-    got = small.outcome(heads=[head.astype(kind) for head, kind in zip(heads, types, strict=True)]).named()
+    try:
+        got = small.outcome(heads=[head.astype(kind) for head, kind in zip(heads, types, strict=True)]).named()
+    except TypeInferenceError:  # positions that float16 cannot hold are refused
+        return
     for name in summed:
         scale = float(np.abs(want[name]).max(initial=0.0))
         if scale < 6e4:

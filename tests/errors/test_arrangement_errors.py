@@ -12,7 +12,7 @@ import arrayexec as ax
 from arrayexec import sym
 from tests.errors.recorder import PACKAGE, Recorder, checks_of
 
-FILES = ("pad", "order", "select", "gather", "running", "constant", "index")
+FILES = ("pad", "order", "select", "gather", "running", "constant", "index", "reduce", "moments")
 RECORDER = Recorder(Path(__file__).parent / "texts_arrangement.txt", [PACKAGE / "ops" / f"{name}.py" for name in FILES])
 cases = RECORDER.cases
 
@@ -91,6 +91,16 @@ cases(
     zeros_type=lambda: sym._zeros_without_dtype(shape=(2,), dtype=9, name="n"),
     linspace_count=lambda: sym._linspace(start=0, stop=1, num=0, name="n"),
     eye_sizes=lambda: sym._eye(N=0, name="n"),
+    arange_like_repeat=lambda: sym._contrib_arange_like(A, repeat=0, name="n"),
+)
+
+cases(
+    reduce_axis=refused(lambda: sym.sum(A, axis=2, name="n"), a=(2, 3)),
+    reduce_nothing=bound(lambda: sym.max(A, axis=1, name="n"), a=(2, 0)),
+    moments_type=refused(lambda: sym.moments(A, name="n"), types=True, a="int32"),
+    argmax_type=lambda: sym.argmax(A, axis=1, name="n")
+    .bind(ax.cpu(), {"a": np.zeros((1, 3000), np.float16)}, grad_req="null")
+    .forward(),
 )
 
 (

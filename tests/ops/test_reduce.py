@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from arrayexec.dims import ANY, UNKNOWN, from_user
-from arrayexec.errors import AttributeValueError, ShapeError
+from arrayexec.errors import AttributeValueError, ShapeError, TypeInferenceError
 from arrayexec.registry import make_op
 from arrayexec.symbol.graph import Graph, Node, variable
 from arrayexec.symbol.infer import infer_shapes
@@ -204,6 +204,16 @@ def test_position_in_channels_and_of_nan() -> None:
 def test_partial_shapes(name: str, given: Any, options: dict[str, Any], want: Any) -> None:
     found = shapes_of(name, {"data": from_user(given)} if given else {}, **options)["node_output"]
     assert repr(found) == repr(want)
+
+
+@pytest.mark.parametrize(("kind", "most"), [("float16", 2049), ("uint8", 256), ("int8", 128)])
+def test_a_position_that_the_type_cannot_hold_is_refused(kind: str, most: int) -> None:
+    line = np.zeros((1, most), kind)
+    line[0, -1] = 1
+    assert run("argmax", {"data": line}, axis=1).out.tolist() == [most - 1]
+    for name in ("argmax", "argmin", "argmax_channel"):
+        with pytest.raises(TypeInferenceError, match=f"{name}: data must be of a type that holds the positions up to {most}"):
+            run(name, {"data": np.zeros((1, most + 1), kind)}, **({} if name == "argmax_channel" else {"axis": 1}))
 
 
 @pytest.mark.parametrize(
