@@ -205,8 +205,7 @@ class RNN(Op):
         sequence_length: Array, out: Array, state_output: Array, statecell_output: Array, steps: Array, gates: Array,
         memory: Array, mask: Array, weights: Temp, inputs: Temp, fresh: Temp, small: Temp, held: Temp, noise: Temp,
     ) -> None:  # fmt: skip
-        xp.copyto(weights, parameters)
-        layers = self._views(weights, self._features(parameters.shape[0]))
+        layers = self._prepared(xp, parameters, weights)
         hold = self._hold(xp, sequence_length, held)
         if mask is not None:
             self._draw(xp, rng, is_train, mask, noise)
@@ -214,22 +213,16 @@ class RNN(Op):
         if state_cell is not None:
             memory[:, :, 0] = state_cell.reshape(memory[:, :, 0].shape)
         for number, own in enumerate(layers):
-            pair = own.biases
-            if gates is not None:  # so that one call of tanh is good for all gates
-                factor, _ = rnn_cells.sigmoid_rows(xp, GATES[self.mode], self.state_size, weights.dtype)
-                for scaled in (own.inputs, own.recurrent):
-                    xp.multiply(scaled, factor[:, None], out=scaled)
-                xp.multiply(pair, factor, out=pair)
             layer = self._layer(xp, number, steps, gates, memory, own, hold)
             source = self._input(xp, number, data, steps, mask if is_train else None, inputs)
             place = layer.steps[:, 1:] if gates is None else layer.gates
-            xp.matmul(source, own.inputs.swapaxes(-1, -2), out=place.reshape(*source.shape[:2], self.rows_of_gates))
-            bias = pair.sum(axis=1, keepdims=True)
+            xp.matmul(source, own.inputs, out=place.reshape(*source.shape[:2], self.rows_of_gates))
+            bias = own.biases.sum(axis=1, keepdims=True)
             if self.mode == "lstm":
                 rnn_cells.lstm_forward(layer, bias, fresh, small)
             elif self.mode == "gru":
-                inner = pair[:, 1:, 2 * self.state_size :]
-                bias[..., 2 * self.state_size :] = pair[:, :1, 2 * self.state_size :]
+                inner = own.biases[:, 1:, 2 * self.state_size :]
+                bias[..., 2 * self.state_size :] = own.biases[:, :1, 2 * self.state_size :]
                 rnn_cells.gru_forward(layer, bias, inner, fresh, small)
             else:
                 rnn_cells.plain_forward(layer, self.mode == "rnn_relu", bias, fresh)
@@ -311,6 +304,25 @@ class RNN(Op):
             layers.append(Weights(inputs, recurrent, projection, biases[number]))
             start += d * size
         return layers
+
+    def _prepared(self, xp: Any, parameters: Array, weights: Array) -> list[Weights]:
+        """Copies in ``weights`` for forward: matrices turned, and rows scaled so that one tanh is good for all gates."""
+        factor, features = xp.ones(self.rows_of_gates, weights.dtype), self._features(parameters.shape[0])
+        if GATES[self.mode] > 1:
+            factor, _ = rnn_cells.sigmoid_rows(xp, GATES[self.mode], self.state_size, weights.dtype)
+        found = []
+        for given, own in zip(self._views(parameters, features), self._views(weights, features), strict=True):
+            turned = []
+            for piece, target in ((given.inputs, own.inputs), (given.recurrent, own.recurrent)):
+                turned.append(target.reshape(len(piece), piece.shape[2], piece.shape[1]))
+                xp.multiply(piece.swapaxes(1, 2), factor, out=turned[-1])
+            projection = own.projection
+            if projection is not None:
+                projection = projection.reshape(len(projection), self.state_size, self.output_size)
+                xp.copyto(projection, given.projection.swapaxes(1, 2))
+            xp.multiply(given.biases, factor, out=own.biases)
+            found.append(Weights(*turned, projection, own.biases))
+        return found
 
     def _layer(
         self, xp: Any, number: int, steps: Array, gates: Array, memory: Array, own: Weights, hold: Array

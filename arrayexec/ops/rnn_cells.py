@@ -46,10 +46,6 @@ def _start(target: Array, arriving: Array) -> None:
     target[...] = 0 if arriving is None else arriving
 
 
-def _turned(weights: Array) -> Array:
-    return weights.swapaxes(-1, -2)
-
-
 def sigmoid_rows(xp: Any, count: int, size: int, dtype: Any) -> tuple[Array, Array]:
     """Factor and offset (g·h,) with which ``y = factor · tanh(factor · x) + offset`` is the gate's own function.
 
@@ -82,10 +78,10 @@ def apart(xp: Any, values: Array, steps: Array) -> Array:
 
 def plain_forward(layer: Layer, relu: bool, bias: Array, fresh: Array) -> None:
     """``h' = act(input share + h · recurrentᵀ + bias)``; the input share lies in the place of ``h'``."""
-    xp, steps, turned = layer.xp, layer.steps, _turned(layer.recurrent)
+    xp, steps = layer.xp, layer.steps
     for t in range(steps.shape[1] - 1):
         before, after = steps[:, t], steps[:, t + 1]
-        xp.matmul(before, turned, out=fresh)
+        xp.matmul(before, layer.recurrent, out=fresh)
         xp.add(after, fresh, out=after)
         xp.add(after, bias, out=after)
         if relu:
@@ -123,19 +119,19 @@ def plain_backward(layer: Layer, relu: bool, arriving: Arriving, dgates: Array, 
 
 def lstm_forward(layer: Layer, bias: Array, fresh: Array, small: Array) -> None:
     """``c' = f·c + i·g``, ``h' = o·tanh(c')``, perhaps projected; weights and bias come multiplied with the factor."""
-    xp, steps, memory, turned, hidden = layer.xp, layer.steps, layer.memory, _turned(layer.recurrent), small[0]
+    xp, steps, memory, hidden = layer.xp, layer.steps, layer.memory, small[0]
     size = memory.shape[-1]
     factor, offset = sigmoid_rows(xp, 4, size, memory.dtype)
     apart = layer.gates.reshape(*layer.gates.shape[:-1], 4, size)
     for t in range(layer.gates.shape[1]):
-        gates, before, after, cell, fill = layer.gates[:, t], steps[:, t], steps[:, t + 1], memory[:, t], memory[:, t + 1]
-        xp.matmul(before, turned, out=fresh)
+        gates, one, before, after = layer.gates[:, t], apart[:, t], steps[:, t], steps[:, t + 1]
+        cell, fill = memory[:, t], memory[:, t + 1]
+        xp.matmul(before, layer.recurrent, out=fresh)
         xp.add(gates, fresh, out=gates)
         xp.add(gates, bias, out=gates)
         xp.tanh(gates, out=gates)
         xp.multiply(gates, factor, out=gates)
         xp.add(gates, offset, out=gates)
-        one = apart[:, t]
         xp.multiply(one[:, :, 1], cell, out=fill)
         xp.multiply(one[:, :, 0], one[:, :, 2], out=hidden)
         xp.add(fill, hidden, out=fill)
@@ -148,7 +144,7 @@ def lstm_forward(layer: Layer, bias: Array, fresh: Array, small: Array) -> None:
             xp.multiply(one[:, :, 3], hidden, out=after)
         else:
             xp.multiply(one[:, :, 3], hidden, out=hidden)
-            xp.matmul(hidden, _turned(layer.projection), out=after)
+            xp.matmul(hidden, layer.projection, out=after)
         if layer.held is not None:
             xp.copyto(fill, cell, where=layer.held[:, t])
             xp.copyto(after, before, where=layer.held[:, t])
@@ -164,7 +160,7 @@ def lstm_backward(
     xp, memory, arrived, dstate, spare = layer.xp, layer.memory, carry[0], carry[1], carry[2]
     total, dcell, other, dhidden = small[0], small[1], small[2], small[3]
     size = memory.shape[-1]
-    factor, offset = sigmoid_rows(xp, 4, size, memory.dtype)
+    _, offset = sigmoid_rows(xp, 4, size, memory.dtype)
     rise = 1 - 2 * offset  # the derivative by x is (y + rise)·(1 - y): sigmoid's y·(1 - y), tanh's (1 + y)·(1 - y)
     gates_apart = layer.gates.reshape(*layer.gates.shape[:-1], 4, size)
     dgates_apart = dgates.reshape(gates_apart.shape)
@@ -226,12 +222,12 @@ def gru_forward(layer: Layer, bias: Array, inner_bias: Array, fresh: Array, smal
 
     Weights and biases of the gates r and z come multiplied with one half.
     """
-    xp, steps, turned, work = layer.xp, layer.steps, _turned(layer.recurrent), small[0]
+    xp, steps, work = layer.xp, layer.steps, small[0]
     size = work.shape[-1]
     for t in range(layer.gates.shape[1]):
         gates, inner, before, after = layer.gates[:, t], layer.memory[:, t], steps[:, t], steps[:, t + 1]
         both, new = gates[..., : 2 * size], gates[..., 2 * size :]
-        xp.matmul(before, turned, out=fresh)
+        xp.matmul(before, layer.recurrent, out=fresh)
         xp.add(gates, bias, out=gates)
         xp.add(both, fresh[..., : 2 * size], out=both)
         xp.tanh(both, out=both)
@@ -249,7 +245,7 @@ def gru_forward(layer: Layer, bias: Array, inner_bias: Array, fresh: Array, smal
 
 
 def gru_backward(layer: Layer, arriving: Arriving, dgates: Array, fresh: Array, carry: Array, small: Array) -> Array:
-    """Fill ``dgates`` (of the input share; the state's third gate gets r times its own); gradient of the first state."""
+    """Fill ``dgates``, of the input share (r times the third gate's is that of the state's); gradient of the first state."""
     xp, arrived, dstate, spare, work, kept = layer.xp, carry[0], carry[1], carry[2], small[0], small[1]
     size = work.shape[-1]
     _start(dstate, arriving.state)

@@ -84,7 +84,7 @@ def reference(
 
 def given(mode: str, layers: int = 1, directions: int = 1, projection: int | None = None) -> dict[str, Array]:
     """Random inputs in float64; the vector is as long as the operator says."""
-    options = {"mode": mode, "num_layers": layers, "state_size": H, "bidirectional": directions == 2}
+    options: dict[str, Any] = {"mode": mode, "num_layers": layers, "state_size": H, "bidirectional": directions == 2}
     op: Any = make_op("RNN", options | ({"projection_size": projection} if projection else {}))
     arrays = {
         "data": uniform((T, N, K)),
@@ -112,7 +112,7 @@ def check(arrays: dict[str, Array], got: Result, **how: Any) -> None:
 def test_formula(mode: str, layers: int, bidirectional: bool) -> None:
     arrays = given(mode, layers, 1 + bidirectional)
     assert arrays["parameters"].size == rnn_size(K, H, layers, mode, bidirectional)
-    how = {"mode": mode, "num_layers": layers, "bidirectional": bidirectional}
+    how: dict[str, Any] = {"mode": mode, "num_layers": layers, "bidirectional": bidirectional}
     got = run("RNN", arrays, state_size=H, state_outputs=True, **how)
     assert len(got.outputs) == (3 if mode == "lstm" else 2)
     check(arrays, got, **how)
@@ -124,7 +124,7 @@ def test_formula(mode: str, layers: int, bidirectional: bool) -> None:
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_projection(bidirectional: bool) -> None:
     arrays = given("lstm", 2, 1 + bidirectional, 3)
-    how = {"mode": "lstm", "num_layers": 2, "bidirectional": bidirectional}
+    how: dict[str, Any] = {"mode": "lstm", "num_layers": 2, "bidirectional": bidirectional}
     got = run("RNN", arrays, state_size=H, state_outputs=True, projection_size=3, **how)
     assert [out.shape[-1] for out in got.outputs] == [3 * (1 + bidirectional), 3, H]
     check(arrays, got, projection=3, **how)
@@ -133,7 +133,7 @@ def test_projection(bidirectional: bool) -> None:
 def test_memory_is_cut_to_its_limits() -> None:
     arrays = given("lstm", 2)
     arrays["state_cell"] *= 5
-    limits = {"lstm_state_clip_min": -0.3, "lstm_state_clip_max": 0.2}
+    limits: dict[str, Any] = {"lstm_state_clip_min": -0.3, "lstm_state_clip_max": 0.2}
     got = run("RNN", arrays, state_size=H, num_layers=2, mode="lstm", state_outputs=True, **limits)
     check(arrays, got, mode="lstm", num_layers=2, clip=(-0.3, 0.2))
     assert got.outputs[2].min() == -0.3 and got.outputs[2].max() == 0.2
@@ -143,8 +143,8 @@ def test_nan_in_the_memory() -> None:
     """It stays, unless it is to be stopped: then it is the least, and no gradient goes through it."""
     arrays = given("lstm")
     arrays["state_cell"][0, 1, 2] = np.nan
-    limits = {"lstm_state_clip_min": -0.3, "lstm_state_clip_max": 0.2}
-    options = {"state_size": H, "num_layers": 1, "mode": "lstm", "state_outputs": True}
+    limits: dict[str, Any] = {"lstm_state_clip_min": -0.3, "lstm_state_clip_max": 0.2}
+    options: dict[str, Any] = {"state_size": H, "num_layers": 1, "mode": "lstm", "state_outputs": True}
     for stays in (run("RNN", arrays, **options), run("RNN", arrays, **options, **limits)):
         assert np.isnan(stays.out[0, 1, 2]) and np.isnan(stays.outputs[2][0, 1]).all()
         assert np.isfinite(stays.out[:, [0, 2]]).all()
@@ -161,8 +161,8 @@ def test_nan_in_the_memory() -> None:
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_lengths(mode: str, bidirectional: bool) -> None:
     arrays = given(mode, 2, 1 + bidirectional)
-    how = {"mode": mode, "num_layers": 2, "bidirectional": bidirectional}
-    options = {"state_size": H, "state_outputs": True, "use_sequence_length": True, **how}
+    how: dict[str, Any] = {"mode": mode, "num_layers": 2, "bidirectional": bidirectional}
+    options: dict[str, Any] = {"state_size": H, "state_outputs": True, "use_sequence_length": True, **how}
     got = run("RNN", arrays | {"sequence_length": np.array([2.0, 5.0, 1.0])}, **options)
     check(arrays, got, lengths=(2, 5, 1), **how)
     assert not got.out[2:, 0].any() and not got.out[1:, 2].any()
@@ -174,7 +174,7 @@ def test_lengths(mode: str, bidirectional: bool) -> None:
 def test_lengths_out_of_range() -> None:
     """None of the steps for NaN and what is not above 0, all for what is beyond; every step that has begun counts."""
     arrays = given("gru")
-    options = {"state_size": H, "num_layers": 1, "mode": "gru", "state_outputs": True, "use_sequence_length": True}
+    options: dict[str, Any] = {"state_size": H, "num_layers": 1, "mode": "gru", "state_outputs": True, "use_sequence_length": True}
     for lengths, counted in (((-3.0, np.nan, 0.0), (0, 0, 0)), ((9.0, np.inf, 1.5), (5, 5, 2))):
         got = run("RNN", arrays | {"sequence_length": np.array(lengths)}, **options)
         check(arrays, got, mode="gru", num_layers=1, lengths=counted)
@@ -190,7 +190,7 @@ def test_no_steps_and_no_sequences(mode: str, steps: int, batch: int) -> None:
     }
     states = [arrays[name] for name in ("state", "state_cell") if name in arrays]
     heads = [np.zeros((steps, batch, 2 * H)), *(uniform(state.shape, 7) for state in states)]
-    options = {"state_size": H, "num_layers": 2, "mode": mode, "bidirectional": True, "state_outputs": True}
+    options: dict[str, Any] = {"state_size": H, "num_layers": 2, "mode": mode, "bidirectional": True, "state_outputs": True}
     got = run("RNN", arrays, heads, **options)
     assert got.out.shape == (steps, batch, 2 * H)
     assert not got.gradients["parameters"].any()
@@ -205,7 +205,7 @@ def test_no_steps_and_no_sequences(mode: str, steps: int, batch: int) -> None:
 
 def test_dropout_is_between_layers_and_in_training_only() -> None:
     arrays = given("gru", 2)
-    options = {"state_size": H, "num_layers": 2, "mode": "gru"}
+    options: dict[str, Any] = {"state_size": H, "num_layers": 2, "mode": "gru"}
     plain = run("RNN", arrays, **options).out
     np.testing.assert_array_equal(run("RNN", arrays, train=False, p=0.5, **options).out, plain)
     assert abs(run("RNN", arrays, p=0.5, **options).out - plain).max() > 0.01
@@ -222,7 +222,7 @@ def test_dropout_values() -> None:
     vector = np.concatenate([a.ravel() for a in (eye, none, eye, none, np.zeros(4 * H))])
     data = np.random.default_rng(0).uniform(0.5, 1, (40, 8, H))
     arrays = {"data": data, "parameters": vector, "state": np.zeros((2, 8, H))}
-    options = {"state_size": H, "num_layers": 2, "mode": "rnn_relu"}
+    options: dict[str, Any] = {"state_size": H, "num_layers": 2, "mode": "rnn_relu"}
     got = run("RNN", arrays, np.ones_like(data), p=0.25, **options)
     kept = got.out != 0
     np.testing.assert_allclose(got.out[kept], data[kept] / 0.75, 1e-15)
@@ -233,7 +233,7 @@ def test_dropout_values() -> None:
 
 def test_dropout_does_not_depend_on_the_cut_of_the_batch() -> None:
     arrays = given("lstm", 3, 2)
-    options = {"state_size": H, "num_layers": 3, "mode": "lstm", "bidirectional": True, "p": 0.4}
+    options: dict[str, Any] = {"state_size": H, "num_layers": 3, "mode": "lstm", "bidirectional": True, "p": 0.4}
     whole = run("RNN", arrays, **options).out
     for rows in (slice(0, 1), slice(1, 3)):
         part = {name: array if name == "parameters" else array[:, rows] for name, array in arrays.items()}
@@ -246,7 +246,7 @@ def test_dropout_does_not_depend_on_the_cut_of_the_batch() -> None:
 def test_sixteen_bits_are_computed_in_thirty_two() -> None:
     arrays = {name: array.astype(np.float16) for name, array in given("lstm", 2).items()}
     heads = [uniform((T, N, H), 4).astype(np.float16), *(np.zeros((2, N, H), np.float16) for _ in range(2))]
-    options = {"state_size": H, "num_layers": 2, "mode": "lstm", "state_outputs": True}
+    options: dict[str, Any] = {"state_size": H, "num_layers": 2, "mode": "lstm", "state_outputs": True}
     small = run("RNN", arrays, heads, **options)
     wide = run("RNN", {n: a.astype(np.float32) for n, a in arrays.items()}, [h.astype(np.float32) for h in heads], **options)
     for one, other in zip(small.outputs, wide.outputs, strict=True):
@@ -257,7 +257,7 @@ def test_sixteen_bits_are_computed_in_thirty_two() -> None:
 
 
 def test_types() -> None:
-    options = {"state_size": H, "num_layers": 1, "mode": "lstm", "use_sequence_length": True}
+    options: dict[str, Any] = {"state_size": H, "num_layers": 1, "mode": "lstm", "use_sequence_length": True}
     found = types_of("RNN", {"parameters": np.float16, "sequence_length": np.int32}, **options)
     assert found["state_cell"] == found["data"] == found["node_output"] == np.float16
     assert found["sequence_length"] == np.int32
@@ -271,7 +271,7 @@ def test_types() -> None:
 @MODES
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_everything_follows_from_the_data(mode: str, bidirectional: bool) -> None:
-    options = {"state_size": H, "num_layers": 2, "mode": mode, "bidirectional": bidirectional, "state_outputs": True}
+    options: dict[str, Any] = {"state_size": H, "num_layers": 2, "mode": mode, "bidirectional": bidirectional, "state_outputs": True}
     found = shapes_of("RNN", {"data": (T, N, K)}, **options)
     d = 1 + bidirectional
     assert found["parameters"] == (rnn_size(K, H, 2, mode, bidirectional),)
@@ -281,14 +281,14 @@ def test_everything_follows_from_the_data(mode: str, bidirectional: bool) -> Non
 
 def test_recorded_sizes() -> None:
     """As MXNet 1.9.1 says: 2 layers, both directions, 5 units on 3 inputs; two layers of 5 units on 3."""
-    lstm = {"state_size": 5, "num_layers": 2, "mode": "lstm", "bidirectional": True}
+    lstm: dict[str, Any] = {"state_size": 5, "num_layers": 2, "mode": "lstm", "bidirectional": True}
     assert shapes_of("RNN", {"data": (1, 1, 3)}, **lstm)["parameters"] == (1080,)
-    gru = {"state_size": 5, "num_layers": 2, "mode": "gru"}
+    gru: dict[str, Any] = {"state_size": 5, "num_layers": 2, "mode": "gru"}
     assert shapes_of("RNN", {"data": (1, 1, 3)}, **gru)["parameters"] == (330,)
 
 
 def test_features_follow_from_the_parameters_and_the_batch_from_any_state() -> None:
-    options = {"state_size": H, "num_layers": 2, "mode": "lstm", "state_outputs": True, "use_sequence_length": True}
+    options: dict[str, Any] = {"state_size": H, "num_layers": 2, "mode": "lstm", "state_outputs": True, "use_sequence_length": True}
     size = rnn_size(K, H, 2, "lstm")
     assert shapes_of("RNN", {"parameters": (size,)}, **options)["data"] == (UNKNOWN, UNKNOWN, K)
     for name, shape in (
@@ -387,7 +387,7 @@ def test_pytorch(mode: str, layers: int, d: int, projection: int, lengths: Any) 
     outputs = [out, *(last if mode == "lstm" else [last])]
     heads = [uniform(tuple(o.shape), 10 + i) for i, o in enumerate(outputs)]
     torch.autograd.backward(outputs, [torch.tensor(h) for h in heads])
-    options = {"num_layers": layers, "mode": mode, "bidirectional": d == 2, "state_outputs": True, "state_size": H}
+    options: dict[str, Any] = {"num_layers": layers, "mode": mode, "bidirectional": d == 2, "state_outputs": True, "state_size": H}
     if projection:
         options["projection_size"] = projection
     if lengths is not None:

@@ -9,12 +9,12 @@ import numpy
 
 from ... import symbol as sym
 from ...context import Array, asnumpy
-from ...errors import ShapeError
+from ...errors import AttributeValueError, ShapeError
 from ...symbol import Symbol
 from ..initializer import FusedRNN
 from ..options import one_of
 from ..rnn_layout import GATES, rnn_pieces, rnn_size
-from .base import Arrays, BaseRNNCell, RNNParams, StateInfo, Unrolled, as_steps, merge, taken, time_axis
+from .base import Arrays, BaseRNNCell, RNNParams, StateInfo, Unrolled, as_steps, check_states, merge, taken, time_axis
 from .cells import GRUCell, LSTMCell, RNNCell
 
 
@@ -80,13 +80,16 @@ class FusedRNNCell(BaseRNNCell):
         self, length: int, inputs: Any, begin_state: Sequence[Symbol] | None = None, layout: str = "NTC",
         merge_outputs: bool | None = None,
     ) -> Unrolled:  # fmt: skip
-        """As `BaseRNNCell.unroll`; no states without ``get_next_state``."""
+        """As `BaseRNNCell.unroll` in layout TNC, or NTC with two axes swapped; no states without ``get_next_state``."""
         self.reset()
         axis = time_axis(layout)
+        if axis > 1:
+            raise AttributeValueError(f"{self!r}: unroll takes the layouts TNC and NTC, but it was given {layout!r}")
         data = merge(inputs if isinstance(inputs, Symbol) else as_steps(self, length, inputs, layout), layout)
         if axis == 1:  # the operator wants time first
             data = sym.swapaxes(data, dim1=0, dim2=1)
         states = self.begin_state() if begin_state is None else begin_state
+        check_states(self, states)
         made = sym.RNN(
             data, self._params.get("parameters"), *states, state_size=self._num_hidden, num_layers=self._num_layers,
             bidirectional=self._bidirectional, p=self._dropout, state_outputs=self._get_next_state, mode=self._mode,
