@@ -24,6 +24,7 @@ class DivSqrtDim(Op):
     """``out = data / sqrt(n)``, n the length of the last axis: data (…, n), out as data."""
 
     inplace = {"out": "data", "ddata": "dout"}  # noqa: RUF012
+    linear = ("data",)
     examples = ({"data": (3, 4)}, {"data": (2, 3, 5)})
 
     def infer(self, s: Any) -> None:
@@ -131,6 +132,7 @@ class SelfValues(Attention):
     """
 
     heads: int
+    linear = ("queries_keys_values", "attention")
     examples = ({"queries_keys_values": (2, 4, 192), "heads": 2},)  # long, so that an enlarged one has few steps
 
     def infer(self, s: Any) -> None:
@@ -171,6 +173,7 @@ class CrossScores(Attention):
     """
 
     heads: int
+    linear = ("queries", "keys_values")
     examples = (
         {"queries": (3, 2, 4), "keys_values": (2, 2, 8), "heads": 2},
         {"queries": (2, 1, 3), "keys_values": (2, 1, 6), "heads": 1},
@@ -213,6 +216,7 @@ class CrossValues(Attention):
     """
 
     heads: int
+    linear = ("keys_values", "attention")
     examples = (
         {"keys_values": (2, 2, 8), "attention": (4, 3, 2), "heads": 2},
         {"keys_values": (2, 1, 6), "attention": (1, 2, 2), "heads": 1},

@@ -13,6 +13,7 @@ from ..dims import ANY, UNKNOWN, Shape, product, replace
 from ..errors import format_shape
 from ..registry import Many, Op, Temp, register_op, signature_of
 from .linalg import wide
+from .transposed import gradients
 
 Array = Any
 
@@ -163,6 +164,10 @@ class _linalg_gemm(_Product):
         if dC is not None:
             xp.multiply(dout, self.beta, out=dC)
 
+    def gradient(self, sym: Any, dout: Any, A: Any, B: Any) -> Mapping[str, Any]:
+        given = {name: getattr(self, name) for name in _linalg_gemm2.form.attributes}
+        return {**gradients(sym, _linalg_gemm2(**given), dout, A=A, B=B), "C": dout * self.beta}
+
 
 @register_op(aliases=("linalg_gemm2",))
 class _linalg_gemm2(_Product):
@@ -175,6 +180,7 @@ class _linalg_gemm2(_Product):
     transpose_b: bool = False
     alpha: float = 1.0
     axis: int = -2
+    linear = ("A", "B")
     examples = (
         {"A": (2, 3, 4), "B": (2, 4, 5), "alpha": 1.5},
         {"A": (4, 3), "B": (5, 4), "transpose_a": True, "transpose_b": True},
@@ -217,6 +223,11 @@ class _linalg_syrk(Op):
         else:
             xp.matmul(both, A, out=dA)
         _scale(xp, dA, self.alpha)
+
+    def gradient(self, sym: Any, dout: Any, A: Any) -> Mapping[str, Any]:
+        pair, turned_one = ((A, dout), "transpose_b") if self.transpose else ((dout, A), "transpose_a")
+        parts = [sym._linalg_gemm2(*pair, alpha=self.alpha, **{turned_one: turn}) for turn in (False, True)]
+        return {"A": parts[0] + parts[1]}
 
 
 @register_op
@@ -313,6 +324,7 @@ class _linalg_extractdiag(_Diagonal):
     """``out`` = a diagonal of A, ``offset`` places above the main one (below if negative): A (…, n, n), out (…, m)."""
 
     offset: int = 0
+    linear = ("A",)
     examples = ({"A": (2, 3, 3)}, {"A": (3, 3), "offset": 1}, {"A": (3, 3), "offset": -2})
 
     def infer(self, s: Any) -> None:
@@ -331,6 +343,7 @@ class _linalg_makediag(_Diagonal):
     """``out`` = matrices of zeros with A on a diagonal: A (…, m), out (…, n, n) with n = m + |offset|."""
 
     offset: int = 0
+    linear = ("A",)
     examples = ({"A": (2, 3)}, {"A": (2, 3), "offset": 1}, {"A": (2, 2), "offset": -2})
 
     def infer(self, s: Any) -> None:
@@ -388,6 +401,7 @@ class _linalg_extracttrian(_Triangle):
 
     offset: int = 0
     lower: bool = True
+    linear = ("A",)
     examples = (
         {"A": (2, 3, 3)},
         {"A": (3, 3), "lower": False},
@@ -414,6 +428,7 @@ class _linalg_maketrian(_Triangle):
 
     offset: int = 0
     lower: bool = True
+    linear = ("A",)
     examples = ({"A": (2, 6)}, {"A": (6,), "lower": False}, {"A": (3,), "offset": 1}, {"A": (3,), "offset": -1})
 
     def infer(self, s: Any) -> None:

@@ -69,6 +69,10 @@ class where(Op):
             xp.invert(mask, out=mask)
             xp.bitwise_and(bits, chosen, out=dy.view(mask.dtype))
 
+    def gradient(self, sym: Any, dout: Any, condition: Any) -> Mapping[str, Any]:
+        nothing = sym.zeros_like(dout)
+        return {"x": sym.where(condition, dout, nothing), "y": sym.where(condition, nothing, dout)}
+
 
 def _bits(kind: Any) -> str:
     """Type of whole numbers as wide as ``kind``."""

@@ -115,6 +115,10 @@ class SequenceMask(Sequence):
         for part in self._parts(xp, sequence_length, dout.shape):
             keep_where(xp, dout[part.slice], part.inside(dout.ndim), ddata[part.slice])
 
+    def gradient(self, sym: Any, dout: Any, sequence_length: Any) -> dict[str, Any]:
+        lengths = {} if sequence_length is None else {"sequence_length": sequence_length, "use_sequence_length": True}
+        return {"data": sym.SequenceMask(dout, axis=self.axis, **lengths)}
+
 
 @register_op
 class SequenceLast(Sequence):
@@ -125,6 +129,7 @@ class SequenceLast(Sequence):
 
     use_sequence_length: bool = False
     axis: Literal[0, 1] = 0
+    linear = ("data",)
     examples = (
         {"data": (4, 3, 2)},
         {"data": (4, 3, 2), "use_sequence_length": True, "sequence_length": Sample((3,), 0, 5, True)},
@@ -172,6 +177,7 @@ class SequenceReverse(Sequence):
 
     use_sequence_length: bool = False
     axis: Literal[0, 1] = 0
+    linear = ("data",)
     examples = (
         {"data": (4, 3, 2)},
         {"data": (4, 3, 2), "use_sequence_length": True, "sequence_length": Sample((3,), -1, 5, True)},

@@ -123,10 +123,13 @@ def gradients(sym: Any, op: Op, dout: Any, **inputs: Any) -> dict[str, Any]:
 
 def load(name: str) -> bool:
     """Make and register the class of a name ``_gradient_<operator>_<input>``; False if there is no such pair."""
-    operator, _, wrt = name.removeprefix(PREFIX).rpartition("_")
-    cls = find_op(operator) if name.startswith(PREFIX) else None
-    if cls is None or cls.form.name != operator or wrt not in cls.linear:
+    words = name.removeprefix(PREFIX).split("_")
+    pairs = [("_".join(words[:i]), "_".join(words[i:])) for i in range(len(words) - 1, 0, -1)]
+    known = ((find_op(operator), operator, wrt) for operator, wrt in pairs)
+    found = next((one for one in known if one[0] and one[0].form.name == one[1] and one[2] in one[0].linear), None)
+    if found is None:
         return False
+    cls, operator, wrt = found
     forward, backward = _bodies(cls, wrt)
     space = {
         "__doc__": f"``out`` = gradient of {operator} for {wrt} where ``head`` arrives; the shape is {wrt}'s.",

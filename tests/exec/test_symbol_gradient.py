@@ -14,6 +14,7 @@ import pytest
 import arrayexec as ax
 from arrayexec import ops, sym
 from arrayexec.errors import CompositionError
+from arrayexec.ops import broadcast, elemwise
 from arrayexec.registry import Op, get_op
 from arrayexec.symbol import Group, Symbol, Variable, load_json
 from arrayexec.testing import check_op
@@ -35,12 +36,25 @@ def differentiable() -> list[type[Op]]:
 
 
 CLASSES = differentiable()
+PROMISED = (
+    "sum mean max min prod nansum norm broadcast_to broadcast_axis broadcast_like dot batch_dot FullyConnected Reshape "
+    "Flatten transpose SwapAxis expand_dims squeeze slice slice_axis slice_like reshape_like Concat SliceChannel stack "
+    "Activation LeakyReLU softmax softmin log_softmax SoftmaxActivation add_n Cast where _copy Embedding take pick "
+    "gather_nd batch_take Convolution Deconvolution _linalg_gemm _linalg_gemm2 _linalg_syrk SequenceReverse"
+).split()
+"""Beside all rows of the elementwise and broadcasting tables."""
 
 
 def examples() -> Iterator[Any]:
     for cls in CLASSES:
         for number, example in enumerate(cls.examples):
             yield pytest.param(cls, example, id=f"{cls.form.name}-{number}")
+
+
+def test_the_promised_families_have_one() -> None:
+    rows = [row.name for table in (elemwise.ROWS, broadcast.ROWS) for row in table.rows() if row.backward]
+    found = {cls.form.name for cls in CLASSES}
+    assert [name for name in (*PROMISED, *rows) if name not in found] == []
 
 
 class Setting:
