@@ -17,6 +17,7 @@ from arrayexec.executor import bind
 from arrayexec.registry import Op, register_op
 from arrayexec.train.rnn import LSTMCell
 from tests.exec.test_memory import random_net
+from tests.exec.test_walls import shard_rows
 from tests.strict_device import strict
 
 GROUPS = ("left", "right", "far")
@@ -512,3 +513,24 @@ def test_model_parallel_lstm_trains_as_on_one_device(places: dict[str, Context])
     assert want == got and want[-1] < want[0]
     for name in trained:
         assert np.array_equal(parameters[name], others[name]), name
+
+
+def test_shards_pass_through(places: dict[str, Context]) -> None:
+    """A rewrite knows nothing of places: what it makes runs where the nodes do that it stands for."""
+    with ax.AttrScope(ctx_group="left"):
+        net = sym.Activation(sym.FullyConnected(sym.Variable("data"), num_hidden=8, name="a"), act_type="tanh", name="b")
+    with ax.AttrScope(ctx_group="right"):
+        net = sym.FullyConnected(net, num_hidden=8, name="c")
+    shapes, _, _ = net.infer_shape(data=(4, 8))
+    rng = np.random.default_rng(0)
+    args = {n: rng.uniform(-1, 1, s).astype(np.float32) for n, s in zip(net.list_arguments(), shapes, strict=True)}
+    found = []
+    for groups in (None, places):
+        arrays = [moved(args, net, groups) if groups else {n: a.copy() for n, a in args.items()} for _ in range(2)]
+        executor = bind(net, ax.cpu(), *arrays, group2ctx=groups, rewrites=[shard_rows])
+        assert {step.lane for step in executor.plan().steps} == {-1, 0, 1}
+        found.append(results(executor, np.ones((4, 8), np.float32)))
+        executor.forward(True, check="finite")
+        assert {step.lane for step in executor.plan("train, watched").steps} == {-1}
+        executor.backward(np.ones((4, 8), np.float32), check="finite")
+    same(*found)
