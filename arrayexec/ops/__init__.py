@@ -22,6 +22,8 @@ FAMILIES: dict[str, str] = {
     "conv": "Convolution Convolution_v1",
     "deconv": "Deconvolution",
     "resize": "_contrib_BilinearResize2D _npx_bilinear_resize2d _contrib_AdaptiveAvgPooling2D",
+    "deform": "_contrib_DeformableConvolution DeformableConvolution _npx_deformable_convolution "
+    "_contrib_ModulatedDeformableConvolution ModulatedDeformableConvolution _npx_modulated_deformable_convolution",
     "resample": "UpSampling depth_to_space space_to_depth",
     "pool": "Pooling",
     "pool_legacy": "Pooling_v1",
@@ -67,6 +69,7 @@ FAMILIES: dict[str, str] = {
     "ones_like _identity_with_attr_like_rhs",
     "running": "_np_cumsum cumsum",
     "moments": "moments",
+    "rnn_parameters": "_rnn_param_concat",
     "custom": "Custom",
     "elemwise": (
         "elemwise_add _add _plus _Plus elemwise_sub _sub _minus _Minus elemwise_mul _mul _Mul elemwise_div "

@@ -12,7 +12,7 @@ import arrayexec as ax
 from arrayexec import sym
 from tests.errors.recorder import PACKAGE, Recorder, checks_of
 
-FILES = ("pad", "order", "select", "gather", "running", "constant", "index", "reduce", "moments")
+FILES = ("pad", "order", "select", "gather", "running", "constant", "index", "reduce", "moments", "rnn_parameters")
 RECORDER = Recorder(Path(__file__).parent / "texts_arrangement.txt", [PACKAGE / "ops" / f"{name}.py" for name in FILES])
 cases = RECORDER.cases
 
@@ -95,6 +95,9 @@ cases(
 )
 
 cases(
+    parameters_share=refused(
+        lambda: sym._rnn_param_concat(A, B, C, dim=0, num_args=3, name="n") + Var("d"), a=(4,), b=(0,), c=(0,), d=(9,)
+    ),
     reduce_axis=refused(lambda: sym.sum(A, axis=2, name="n"), a=(2, 3)),
     reduce_nothing=bound(lambda: sym.max(A, axis=1, name="n"), a=(2, 0)),
     moments_type=refused(lambda: sym.moments(A, name="n"), types=True, a="int32"),
