@@ -34,18 +34,18 @@ class RNN(Op):
 
     data (t, n, k), state and state_output (layers · d, n, p), state_cell and statecell_output (lstm only)
     (layers · d, n, h), out (t, n, d · p), where d is the number of directions and p is h or ``projection_size``.
-    rnn_relu, rnn_tanh: ``h' = act(W·x + R·h + b)``. lstm (gates i, f, g, o): ``c' = f·c + i·g``, ``h' = o·tanh(c')``, with
-    ``projection_size`` times a (p, h) matrix; c' is cut to ``lstm_state_clip_min`` … ``_max``: no gradient passes there,
-    and with ``lstm_state_clip_nan`` NaN becomes the least. gru (gates r, z, n): ``n = tanh(W·x + b + r·(R·h + b'))``,
-    ``h' = (1 - z)·n + z·h``.
+    rnn_relu, rnn_tanh: ``h' = act(W·x + R·h + b)``. lstm (gates i, f, g, o): ``c' = f·c + i·g``, ``h' = o·tanh(c')``,
+    with ``projection_size`` times a (p, h) matrix; c' is cut to ``lstm_state_clip_min`` … ``_max``: no gradient passes
+    there, and with ``lstm_state_clip_nan`` NaN becomes the least. gru (gates r, z, n):
+    ``n = tanh(W·x + b + r·(R·h + b'))``, ``h' = (1 - z)·n + z·h``.
 
     parameters: for each layer and direction W (g·h, k), R (g·h, p) and the projection (p, h); after all of them, for
     each layer and direction the biases of W and of R. Between layers values are dropped with probability ``p`` in
     training; the mask of a sequence depends on its place in the global batch, not on the cut.
 
-    ``use_sequence_length``: of sequence i the steps ``t < sequence_length[i]`` count, none if it is NaN or not above 0, all
-    if it is beyond t. After them out is 0 and the states stay; the backward direction begins at the last one. No steps
-    or no sequences are legal. 16-bit data is computed in float32 throughout.
+    ``use_sequence_length``: of sequence i the steps ``t < sequence_length[i]`` count, none if it is NaN or not above 0,
+    all if it is beyond t. After them out is 0 and the states stay; the backward direction begins at the last one.
+    No steps or no sequences are legal. 16-bit data is computed in float32 throughout.
     """
 
     state_size: int
@@ -62,18 +62,21 @@ class RNN(Op):
     no_gradient = ("sequence_length",)
     examples = (
         {"data": (4, 2, 3), "state_size": 16, "num_layers": 1, "mode": "rnn_tanh"},
-        {"data": Sample((3, 2, 5), 0.1, 0.9), "state_size": 8, "num_layers": 2, "mode": "rnn_relu", "state_outputs": True,
-         "parameters": Sample((264,), 0.05, 0.25), "state": Sample((2, 2, 8), 0.1, 0.5)},
-        {"data": (3, 2, 3), "state_size": 16, "num_layers": 2, "mode": "lstm", "bidirectional": True, "state_outputs": True},
+        {"data": Sample((3, 2, 5), 0.1, 0.9), "parameters": Sample((264,), 0.05, 0.25),
+         "state": Sample((2, 2, 8), 0.1, 0.5), "state_outputs": True,
+         "state_size": 8, "num_layers": 2, "mode": "rnn_relu"},
+        {"data": (3, 2, 3),
+         "state_size": 16, "num_layers": 2, "mode": "lstm", "bidirectional": True, "state_outputs": True},
         {"data": (3, 4, 3), "state_size": 16, "num_layers": 2, "mode": "gru", "p": 0.5},
-        {"data": (4, 3, 2), "sequence_length": Sample((3,), 1, 4, True), "state_size": 16, "num_layers": 2, "mode": "gru",
-         "bidirectional": True, "state_outputs": True, "use_sequence_length": True},
-        {"data": (4, 3, 2), "sequence_length": Sample((3,), 1, 4, True), "state_size": 16, "num_layers": 2, "mode": "lstm",
-         "bidirectional": True, "state_outputs": True, "use_sequence_length": True, "projection_size": 3},
-        {"data": (4, 3, 2), "state_cell": Sample((1, 3, 16), -3, 3), "state_size": 16, "num_layers": 1, "mode": "lstm",
-         "state_outputs": True, "lstm_state_clip_min": -0.5, "lstm_state_clip_max": 0.75},
-        {"data": (4, 3, 2), "state_cell": Sample((1, 3, 16), math.nan, math.nan), "state_size": 16, "num_layers": 1,
-         "mode": "lstm", "lstm_state_clip_min": -0.5, "lstm_state_clip_max": 0.75, "lstm_state_clip_nan": True},
+        {"data": (4, 3, 2), "sequence_length": Sample((3,), 1, 4, True), "use_sequence_length": True,
+         "state_size": 16, "num_layers": 2, "mode": "gru", "bidirectional": True, "state_outputs": True},
+        {"data": (4, 3, 2), "sequence_length": Sample((3,), 1, 4, True), "use_sequence_length": True,
+         "projection_size": 3, "state_size": 16, "num_layers": 2, "mode": "lstm", "bidirectional": True,
+         "state_outputs": True},
+        {"data": (4, 3, 2), "state_cell": Sample((1, 3, 16), -3, 3), "lstm_state_clip_min": -0.5,
+         "lstm_state_clip_max": 0.75, "state_size": 16, "num_layers": 1, "mode": "lstm", "state_outputs": True},
+        {"data": (4, 3, 2), "state_cell": Sample((1, 3, 16), math.nan, math.nan), "lstm_state_clip_nan": True,
+         "lstm_state_clip_min": -0.5, "lstm_state_clip_max": 0.75, "state_size": 16, "num_layers": 1, "mode": "lstm"},
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -161,7 +164,8 @@ class RNN(Op):
         least, more = self.packed_size(0), d * self.rows_of_gates
         rest = s.parameters[0] - least
         if rest < more or rest % more:
-            s.fail("parameters", f"must have {least} values and {more} more for each feature, but it has {rest + least}")
+            must = f"must have {least} values and {more} more for each feature"
+            s.fail("parameters", f"{must}, but it has {rest + least}")
         s.data = (t, n, rest // more)
 
     def types(self, t: Any) -> None:
@@ -288,7 +292,7 @@ class RNN(Op):
     # --- pieces of both --------------------------------------------------------------------------------------------
 
     def _features(self, size: int) -> int:
-        return (size - self.packed_size(0)) // (self.directions * self.rows_of_gates)
+        return int(size - self.packed_size(0)) // (self.directions * self.rows_of_gates)
 
     def _views(self, packed: Array, features: int) -> list[Weights]:
         """Weights and biases of every layer in a vector of parameters."""
@@ -306,22 +310,22 @@ class RNN(Op):
         return layers
 
     def _prepared(self, xp: Any, parameters: Array, weights: Array) -> list[Weights]:
-        """Copies in ``weights`` for forward: matrices turned, and rows scaled so that one tanh is good for all gates."""
+        """Copies for forward in ``weights``: matrices turned, rows scaled so that one tanh is good for all gates."""
         factor, features = xp.ones(self.rows_of_gates, weights.dtype), self._features(parameters.shape[0])
         if GATES[self.mode] > 1:
             factor, _ = rnn_cells.sigmoid_rows(xp, GATES[self.mode], self.state_size, weights.dtype)
         found = []
         for given, own in zip(self._views(parameters, features), self._views(weights, features), strict=True):
-            turned = []
-            for piece, target in ((given.inputs, own.inputs), (given.recurrent, own.recurrent)):
-                turned.append(target.reshape(len(piece), piece.shape[2], piece.shape[1]))
-                xp.multiply(piece.swapaxes(1, 2), factor, out=turned[-1])
+            d, rows, k = own.inputs.shape
+            inputs, recurrent = own.inputs.reshape(d, k, rows), own.recurrent.reshape(d, self.output_size, rows)
+            xp.multiply(given.inputs.swapaxes(1, 2), factor, out=inputs)
+            xp.multiply(given.recurrent.swapaxes(1, 2), factor, out=recurrent)
+            xp.multiply(given.biases, factor, out=own.biases)
             projection = own.projection
             if projection is not None:
-                projection = projection.reshape(len(projection), self.state_size, self.output_size)
+                projection = projection.reshape(d, self.state_size, self.output_size)
                 xp.copyto(projection, given.projection.swapaxes(1, 2))
-            xp.multiply(given.biases, factor, out=own.biases)
-            found.append(Weights(*turned, projection, own.biases))
+            found.append(Weights(inputs, recurrent, projection, own.biases))
         return found
 
     def _layer(

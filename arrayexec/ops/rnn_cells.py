@@ -245,7 +245,7 @@ def gru_forward(layer: Layer, bias: Array, inner_bias: Array, fresh: Array, smal
 
 
 def gru_backward(layer: Layer, arriving: Arriving, dgates: Array, fresh: Array, carry: Array, small: Array) -> Array:
-    """Fill ``dgates``, of the input share (r times the third gate's is that of the state's); gradient of the first state."""
+    """As `plain_backward`; ``dgates`` is of the input share: r times the third gate's is that of the state's."""
     xp, arrived, dstate, spare, work, kept = layer.xp, carry[0], carry[1], carry[2], small[0], small[1]
     size = work.shape[-1]
     _start(dstate, arriving.state)

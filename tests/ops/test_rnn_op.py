@@ -347,7 +347,7 @@ def test_first_states_of_unknown_batch() -> None:
 
 def torch_network(torch: Any, arrays: dict[str, Array], mode: str, layers: int, d: int, projection: int) -> Any:
     kind = {"rnn_relu": "RNN", "rnn_tanh": "RNN"}.get(mode, mode.upper())
-    more = {"nonlinearity": mode.removeprefix("rnn_")} if kind == "RNN" else {}
+    more: dict[str, Any] = {"nonlinearity": mode.removeprefix("rnn_")} if kind == "RNN" else {}
     more |= {"proj_size": projection} if projection else {}
     network = getattr(torch.nn, kind)(K, H, layers, bidirectional=d == 2, **more).double()
     with torch.no_grad():
