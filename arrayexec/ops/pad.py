@@ -121,6 +121,12 @@ class Pad(Op):
                     xp.add(source, padding[(slice(None),) * axis + (slice(i, i + 1),)], out=source)
         xp.copyto(ddata, folded[(..., *self.inner(folded))], casting="same_kind")
 
+    def gradient(self, sym: Any, dout: Any) -> Mapping[str, Any] | None:
+        if self.mode != "constant":
+            return None
+        ends = tuple(-after or None for _, after in self.widths())
+        return {"data": sym.slice(dout, begin=tuple(before for before, _ in self.widths()), end=ends)}
+
 
 class _Repeated(Op):
     """Base of tile and repeat: under another shape the output is data, stretched along new axes."""
