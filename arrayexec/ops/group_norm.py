@@ -76,14 +76,6 @@ class RowNorm(Op):
         """Which gamma the rows have."""
         return xp.arange(rows.start, rows.stop) % len(values)
 
-    def _add(self, xp: Any, sums: Array, rows: slice, first: Array, *second: Array) -> None:
-        """Add what some rows give to the gradient of gamma or beta."""
-        if self.along():
-            sums += xp.einsum("abc,abc->b", first, *second) if second else xp.sum(first, (0, 2), dtype=sums.dtype)
-        else:
-            part = xp.einsum("abc,abc->a", first, *second) if second else xp.sum(first, (1, 2), dtype=sums.dtype)
-            xp.add.at(sums, self._places(xp, rows, sums), part)
-
     def forward(
         self, xp: Any, data: Array, gamma: Array, beta: Array, out: Array, mean: Array, std: Array, block: Temp
     ) -> None:
@@ -97,40 +89,71 @@ class RowNorm(Op):
             xp.subtract(x[rows], centre[rows], out=centred)
             squares = xp.einsum("abc,abc->ac", centred, centred)[:, None]
             xp.sqrt(squares / max(count, 1) + self.eps, out=spread[rows])
-            xp.multiply(centred, 1 / spread[rows], out=centred)
-            xp.multiply(centred, self._each(xp, gamma, rows), out=centred)
+            inverse, gain = 1 / spread[rows], self._each(xp, gamma, rows)
+            for factor in (inverse, gain) if self.along() else (inverse * gain,):
+                xp.multiply(centred, factor, out=centred)
             xp.add(centred, self._each(xp, beta, rows), out=y[rows])
 
     def backward(
         self, xp: Any, dout: Array, data: Array, gamma: Array, mean: Array, std: Array,
         ddata: Array, dgamma: Array, dbeta: Array, block: Temp, pull: Temp,
     ) -> None:  # fmt: skip
-        outer, count, inner = shape = self.view(dout.shape)
-        arriving, normed = dout.reshape(shape), ddata is not None or dgamma is not None
+        outer, _, inner = shape = self.view(dout.shape)
         slopes = None if dgamma is None else xp.zeros(dgamma.shape, block.dtype)
         totals = None if dbeta is None else xp.zeros(dbeta.shape, block.dtype)
+        some = self._some_along if self.along() else self._some
         for rows in spans(outer, len(block)):
-            if totals is not None:
-                self._add(xp, totals, rows, arriving[rows])
-            if not normed:
-                continue
-            normal = block[: rows.stop - rows.start]
-            inverse = 1 / std.reshape(outer, 1, inner)[rows]
-            xp.subtract(data.reshape(shape)[rows], mean.reshape(outer, 1, inner)[rows], out=normal)
-            xp.multiply(normal, inverse, out=normal)
-            if slopes is not None:
-                self._add(xp, slopes, rows, arriving[rows], normal)
-            if ddata is not None:
-                g = pull[: len(normal)]
-                xp.multiply(arriving[rows], self._each(xp, gamma, rows), out=g)
-                level = xp.sum(g, axis=1, keepdims=True) / max(count, 1)
-                xp.multiply(normal, xp.einsum("abc,abc->ac", g, normal)[:, None] / max(count, 1), out=normal)
-                xp.subtract(g, normal, out=g)
-                xp.subtract(g, level, out=g)
-                xp.multiply(g, inverse, out=ddata.reshape(shape)[rows])
+            centred, inverse = None, None
+            if ddata is not None or dgamma is not None:
+                centred = block[: rows.stop - rows.start]
+                xp.subtract(data.reshape(shape)[rows], mean.reshape(outer, 1, inner)[rows], out=centred)
+                inverse = 1 / std.reshape(outer, 1, inner)[rows]
+            result = None if ddata is None else ddata.reshape(shape)[rows]
+            some(xp, rows, dout.reshape(shape)[rows], centred, inverse, gamma, result, slopes, totals, pull)
         for gradient, sums in ((dgamma, slopes), (dbeta, totals)):
             if gradient is not None:
                 xp.copyto(gradient, sums, casting="same_kind")
+
+    def _some(
+        self, xp: Any, rows: slice, dout: Array, centred: Array, inverse: Array, gamma: Array, ddata: Array,
+        slopes: Array, totals: Array, pull: Array,
+    ) -> None:  # fmt: skip
+        """Gradients from some rows that have one gamma each."""
+        level = xp.sum(dout, axis=1, keepdims=True, dtype=pull.dtype)
+        if totals is not None:
+            xp.add.at(totals, self._places(xp, rows, totals), level.reshape(-1))
+        if centred is None:
+            return
+        slope = xp.einsum("abc,abc->ac", dout, centred)[:, None] * inverse
+        if slopes is not None:
+            xp.add.at(slopes, self._places(xp, rows, slopes), slope.reshape(-1))
+        if ddata is not None:
+            count = max(dout.shape[1], 1)
+            xp.multiply(centred, slope * inverse / -count, out=centred)
+            xp.add(centred, dout, out=centred)
+            xp.subtract(centred, level / count, out=centred)
+            xp.multiply(centred, self._each(xp, gamma, rows) * inverse, out=ddata)
+
+    def _some_along(
+        self, xp: Any, rows: slice, dout: Array, centred: Array, inverse: Array, gamma: Array, ddata: Array,
+        slopes: Array, totals: Array, pull: Array,
+    ) -> None:  # fmt: skip
+        """Gradients from some rows that gamma stands along."""
+        if totals is not None:
+            totals += xp.sum(dout, axis=(0, 2), dtype=pull.dtype)
+        if centred is None:
+            return
+        xp.multiply(centred, inverse, out=centred)
+        if slopes is not None:
+            slopes += xp.einsum("abc,abc->b", dout, centred)
+        if ddata is not None:
+            count, g = max(dout.shape[1], 1), pull[: len(dout)]
+            xp.multiply(dout, self._each(xp, gamma, rows), out=g)
+            level = xp.sum(g, axis=1, keepdims=True) / count
+            xp.multiply(centred, xp.einsum("abc,abc->ac", g, centred)[:, None] / count, out=centred)
+            xp.subtract(g, centred, out=g)
+            xp.subtract(g, level, out=g)
+            xp.multiply(g, inverse, out=ddata)
 
 
 @register_op

@@ -1,6 +1,7 @@
 """Loss heads: their output is a prediction (or a loss), their gradient starts the flow whatever stands behind them.
 
-Labels may be of any numeric type and have no gradient.
+Labels may be of any numeric type and have no gradient; classes are truncated, and NaN or infinity is no class. Batches
+without rows are legal.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class SoftmaxOutput(Op):
     Gradient of a class: grad_scale · (out - t) / m. t is 1 - smooth_alpha at the label, else smooth_alpha / (k - 1); a
     label that is no class subtracts nothing. m is the number of places a row (``null``), of places (``batch``), of
     labels other than ignore_label (``valid``; at least 1). ``use_ignore`` sets the gradient of places labelled
-    ignore_label to 0. With ``out_grad`` the gradient is multiplied with the one that arrives.
+    ignore_label to 0. With ``out_grad`` the gradient is multiplied with the one that arrives. A NaN makes the place's
+    classes NaN, and their gradient unless it is ignored.
     """
 
     grad_scale: float = 1.0
@@ -215,7 +217,10 @@ _REGRESSION_EXAMPLES = (
 
 @register_op
 class LinearRegressionOutput(Regression):
-    """``out`` = data; gradient grad_scale · (out - label) / values a row; label as data, or (n,) for data (n, 1)."""
+    """``out`` = data; gradient grad_scale · (out - label) / values a row; label as data, or (n,) for data (n, 1).
+
+    NaN in data or label is NaN in the gradient.
+    """
 
     grad_scale: float = 1.0
     examples = _REGRESSION_EXAMPLES
@@ -325,6 +330,7 @@ class softmax_cross_entropy(Op):
     """``out`` (1,) = -Σ log max(p[label], 1e-8), p = softmax of data (n, k), label (n,).
 
     A label that is no class adds 0. The gradient is that of -Σ log p[label]: p - onehot(label), 0 where no class is.
+    A NaN makes ``out`` NaN, whatever its row's label, and the gradient of its row if the label is a class.
     """
 
     no_gradient = ("label",)

@@ -222,3 +222,52 @@ def test_softmax_cross_entropy() -> None:
     far = run("softmax_cross_entropy", {"data": np.array([[0.0, 99.0]]), "label": np.array([0])})
     close(far.out, [-np.log(1e-8)])
     assert shapes_of("softmax_cross_entropy", {"data": (4, 3)})["label"] == (4,)
+
+
+HARD = np.array([[1.0, np.nan, 2.0], [0.0, 1.0, 2.0]])
+ROW, VALUE = [[True] * 3, [False] * 3], [[False, True, False], [False] * 3]
+
+
+@pytest.mark.parametrize(
+    ("operator", "shape", "nan_out", "nan_gradient"),
+    [
+        ("SoftmaxOutput", (2,), ROW, ROW),
+        ("LinearRegressionOutput", (2, 3), VALUE, VALUE),
+        ("LogisticRegressionOutput", (2, 3), VALUE, VALUE),
+        ("MAERegressionOutput", (2, 3), VALUE, [[False] * 3] * 2),
+        ("MakeLoss", None, VALUE, [[False] * 3] * 2),
+        ("make_loss", None, VALUE, [[False] * 3] * 2),
+    ],
+)
+def test_nan_and_no_rows(operator: str, shape: Any, nan_out: Any, nan_gradient: Any) -> None:
+    arrays = {"data": HARD} | ({} if shape is None else {"label": np.zeros(shape)})
+    found = run(operator, arrays, [None])
+    assert np.isnan(found.out).tolist() == nan_out
+    assert np.isnan(found.gradients["data"]).tolist() == nan_gradient
+    settings: list[dict[str, Any]] = [{}]
+    if operator in ("SoftmaxOutput", "MakeLoss"):
+        settings = [{"normalization": name} for name in ("null", "batch", "valid")]
+    for given in settings:
+        none = {name: array[:0] for name, array in arrays.items()}
+        found = run(operator, none, [None], **given)
+        assert found.out.shape == found.gradients["data"].shape == (0, 3)
+
+
+def test_nan_and_no_rows_of_the_cross_entropy() -> None:
+    found = run("softmax_cross_entropy", {"data": HARD, "label": np.array([0, 1])}, np.ones(1))
+    assert np.isnan(found.out).tolist() == [True]
+    assert np.isnan(found.gradients["data"]).tolist() == ROW
+    found = run("softmax_cross_entropy", {"data": HARD, "label": np.array([-1, np.nan])}, np.ones(1))
+    assert np.isnan(found.out).tolist() == [True]
+    assert not found.gradients["data"].any()
+    found = run("softmax_cross_entropy", {"data": HARD[:0], "label": np.zeros(0)}, np.ones(1))
+    assert found.out.tolist() == [0]
+
+
+@pytest.mark.parametrize("scalar", [1.0, 2.0])
+def test_smooth_l1(scalar: float) -> None:
+    data, head = np.array([-3.0, -0.1, 0.0, 0.2, 5.0, np.nan]), np.arange(6.0) + 1
+    wide, s = np.abs(data) > 1 / scalar**2, scalar**2
+    found = run("smooth_l1", {"data": data}, head, scalar=scalar)
+    close(found.out, np.where(wide, np.abs(data) - 0.5 / s, 0.5 * s * data**2))
+    close(found.gradients["data"][:5], (head * np.where(wide, np.sign(data), s * data))[:5])
