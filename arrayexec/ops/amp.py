@@ -15,7 +15,7 @@ Array = Any
 
 
 def _floating(kind: Any) -> bool:
-    return kind.kind == "f" or kind.name == "bfloat16"
+    return bool(kind.kind == "f" or kind.name == "bfloat16")
 
 
 @register_op

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from ..dims import ANY, replace
 from ..registry import Op, Sample, Temp, register_op
@@ -39,7 +39,7 @@ class BatchNorm(Op):
     min_calib_range: float | None = None
     max_calib_range: float | None = None
     aux = ("moving_mean", "moving_var")
-    hints = ("cudnn_off", "min_calib_range", "max_calib_range")
+    hints: ClassVar[tuple[str, ...]] = ("cudnn_off", "min_calib_range", "max_calib_range")
     examples = (
         {"data": (4, 3, 2), "fix_gamma": False, "moving_var": Sample((3,), 0.5, 1.5)},
         {"data": (4, 3), "eps": 0.5, "moving_var": Sample((3,), 0.5, 1.5)},
