@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from .context import copyto
 from .errors import ArgumentError
 
-BLOCK = 8  # float32 values that one counter value of Philox gives: rows are padded to whole blocks
+BLOCK = 8  # float32 values (twice the float64 ones) of one counter value of Philox: rows are padded to whole blocks
 
 _seed = 0
 
@@ -56,16 +57,32 @@ class Stream:
         self._position = position
 
     def uniform(self, out: Any, shared: bool = False, start: int = 0) -> None:
-        """Fill ``out`` (rows, width(n)), float32 and C-contiguous, with values in [0, 1).
+        """Fill ``out`` (rows, width(n)), float32 or float64 and C-contiguous, with values in [0, 1).
 
         Row i is that of row ``first_row + start + i`` of the global batch; with ``shared`` it is row ``start + i``
         for everybody. So a large batch can be drawn piece by piece.
         """
         rows, columns = out.shape
         first = start if shared else self._position.first_row + start
-        counter = [first * (columns // BLOCK), 0, self._position.step, 0]
+        counter = [first * (columns * out.dtype.itemsize // 32), 0, self._position.step, 0]
         generator = np.random.Generator(np.random.Philox(key=[current_seed(), self._key], counter=counter))
         if isinstance(out, np.ndarray):
-            generator.random(dtype=np.float32, out=out)
+            generator.random(dtype=out.dtype, out=out)
         else:
-            copyto(out, generator.random((rows, columns), dtype=np.float32))
+            copyto(out, generator.random((rows, columns), dtype=out.dtype))
+
+    def row_generators(self, shared: bool = False) -> Callable[[int], np.random.Generator]:
+        """A function that gives each row's own generator, valid until the next row's: for draws that reject numbers.
+
+        The second word of the counter says the row, so that all it draws is apart from ``uniform`` and other rows.
+        """
+        philox = np.random.Philox(key=[current_seed(), self._key], counter=[0, 0, self._position.step, 0])
+        state: Any = philox.state
+        generator, first = np.random.Generator(philox), 0 if shared else self._position.first_row
+
+        def row(number: int) -> np.random.Generator:
+            state["state"]["counter"][1] = first + number + 1
+            philox.state = state  # a fortieth of the cost of a new one
+            return generator
+
+        return row
