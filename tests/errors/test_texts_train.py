@@ -331,6 +331,7 @@ cases(
     cell_layout=lambda: rnn.LSTMCell(2).unroll(2, Var("x"), layout="NC"),
     cell_inputs_two=lambda: rnn.LSTMCell(2).unroll(2, sym.Group([Var("x"), Var("y")])),
     cell_inputs_count=lambda: rnn.LSTMCell(2).unroll(3, [Var("x"), Var("y")]),
+    cell_fused_layout=lambda: rnn.FusedRNNCell(2, prefix="f_").unroll(2, Var("x"), layout="NCT"),
     cell_fused_mode=lambda: rnn.FusedRNNCell(2, mode="ltsm"),
     cell_fused_piece=lambda: rnn.FusedRNNCell(2, mode="rnn_tanh", prefix="r_").pack_weights(fused_pieces()),
     cell_kernel=lambda: rnn.ConvLSTMCell((1, 3, 8, 8), 2, h2h_kernel=(2, 3)),
