@@ -136,7 +136,6 @@ class scatter_nd(_Assigning):
     """
 
     shape: tuple[int, ...]
-    linear = ("data",)
     examples = (
         {"data": (3,), "indices": Sample((2, 3), -3, 2, True), "shape": (3, 4)},
         {"data": (2, 2, 3), "indices": Sample((1, 2, 2), 0, 3, True), "shape": (4, 3)},
