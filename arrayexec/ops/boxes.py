@@ -5,9 +5,11 @@ A box is ``corner`` (x1, y1, x2, y2) or ``center`` (x, y, width, height). A box 
 
 from __future__ import annotations
 
-import itertools
 import math
+from collections.abc import Iterator
 from typing import Any, Literal
+
+import numpy as np
 
 from ..dims import ANY, UNKNOWN, insert, replace
 from ..errors import AttributeValueError, format_shape
@@ -27,6 +29,11 @@ def check_rank(s: Any, name: str, least: int, most: int | None = None) -> None:
     if shape is not ANY and not least <= len(shape) <= (most or len(shape)):
         words = f"{least} dims" if most == least else f"at least {least} dims"
         s.fail(name, f"must have {words}, but it is {format_shape(shape)}")
+
+
+def each(shape: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
+    """Every index of an array of this shape, one after the other."""
+    return (np.unravel_index(i, shape) for i in range(math.prod(shape)))
 
 
 def fill_boxes(xp: Any, boxes: Array, columns: Array, layout: str) -> None:
@@ -118,13 +125,13 @@ class box_nms(Op):
     out_format: Format = "corner"
     hidden = ("record",)
     examples = (
-        {"data": Sample((2, 6, 6), 0, 1)},
-        {"data": Sample((2, 6, 6), 0, 1), "overlap_thresh": 0.05, "valid_thresh": 0.2, "topk": 4, "id_index": 0,
+        {"data": Sample((2, 60, 6), 0, 1), "overlap_thresh": 0.1},
+        {"data": Sample((2, 60, 6), -1, 2), "overlap_thresh": 0.05, "valid_thresh": 0.2, "topk": 50, "id_index": 0,
          "force_suppress": True},
-        {"data": Sample((1, 3, 5, 7), -1, 2), "overlap_thresh": 0.01, "coord_start": 3, "score_index": 2,
-         "id_index": 1, "background_id": 1, "in_format": "center", "out_format": "center"},
-        {"data": Sample((2, 5, 6), 0, 1), "topk": 0},
-        {"data": Sample((2, 5, 6), 0, 1), "id_index": 0, "background_id": 0},
+        {"data": Sample((1, 2, 60, 7), -1, 2), "overlap_thresh": 0.01, "coord_start": 3, "score_index": 2,
+         "id_index": 1, "in_format": "center", "out_format": "corner"},
+        {"data": Sample((2, 60, 6), 0, 1), "topk": 0},
+        {"data": Sample((2, 60, 6), 0, 1, True), "id_index": 0, "background_id": 0},
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -171,7 +178,7 @@ class box_nms(Op):
             return
         grouped = self.id_index >= 0 and not self.force_suppress
         suppress = Suppression(xp, xp.greater, self.overlap_thresh, grouped)
-        for place in itertools.product(*map(range, data.shape[:-2])):
+        for place in each(data.shape[:-2]):
             rows = data[place]
             score = rows[:, self.score_index]
             valid = score > self.valid_thresh
@@ -209,7 +216,7 @@ class box_nms(Op):
 
     def backward(self, xp: Any, dout: Array, record: Array, ddata: Array) -> None:
         count = ddata.shape[-2]
-        for place in itertools.product(*map(range, ddata.shape[:-2])):
+        for place in each(ddata.shape[:-2]):
             went = xp.full((count + 1,), -1)  # row of out of every row of data; the last one is for record -1
             went[record[place]] = xp.arange(count)
             gather(xp, dout[place], xp.maximum(went[:count], 0), 0, ddata[place])
@@ -229,9 +236,9 @@ class bipartite_matching(Op):
     topk: int = -1
     outputs = ("out0", "out1")
     examples = (
-        {"data": Sample((2, 3, 4), 0, 1), "threshold": 0.1},
-        {"data": Sample((4, 3), 0, 1), "threshold": 0.6, "is_ascend": True},
-        {"data": Sample((1, 4, 4), 0, 1), "threshold": 0.01, "topk": 1},
+        {"data": Sample((2, 20, 30), 0, 1), "threshold": 0.1},
+        {"data": Sample((1, 30, 20), 0, 1), "threshold": 0.1, "is_ascend": True},
+        {"data": Sample((2, 30, 20), 0, 1), "threshold": 0.01, "topk": 1},
     )
 
     def infer(self, s: Any) -> None:
@@ -252,7 +259,7 @@ class bipartite_matching(Op):
         out0.fill(-1)
         out1.fill(-1)
         turned = data.shape[-2] > data.shape[-1]  # the shorter side chooses
-        for place in itertools.product(*map(range, data.shape[:-2])):
+        for place in each(data.shape[:-2]):
             scores = data[place].T if turned else data[place]
             mine, other = (out1[place], out0[place]) if turned else (out0[place], out1[place])
             work.fill(-math.inf)
@@ -291,7 +298,7 @@ class box_encode(Op):
     outputs = ("out0", "out1")
     rows = "parallel"
     examples = (
-        {"samples": (2, 3), "matches": Sample((2, 3), 0, 1, True), "anchors": Sample((2, 3, 4), 0.2, 1),
+        {"samples": (2, 99), "matches": Sample((2, 99), 0, 1, True), "anchors": Sample((2, 99, 4), 0.2, 1),
          "refs": Sample((2, 2, 4), 0.2, 1), "means": (4,), "stds": Sample((4,), 0.5, 1)},
     )  # fmt: skip
 
@@ -354,8 +361,8 @@ class box_decode(Op):
     format: Format = "center"
     rows = "parallel"
     examples = (
-        {"data": (2, 3, 4), "anchors": Sample((1, 3, 4), 0.2, 1), "std0": 0.1, "std1": 0.2, "std2": 0.3, "std3": 0.4},
-        {"data": Sample((2, 3, 4), 0, 2), "anchors": Sample((1, 3, 4), 0.2, 1), "clip": 0.5, "format": "corner"},
+        {"data": (2, 99, 4), "anchors": Sample((1, 99, 4), 0.2, 1), "std0": 0.1, "std1": 0.2, "std2": 0.3, "std3": 0.4},
+        {"data": Sample((2, 99, 4), 0, 2), "anchors": Sample((1, 99, 4), 0.2, 1), "clip": 0.5, "format": "corner"},
     )
 
     def infer(self, s: Any) -> None:
