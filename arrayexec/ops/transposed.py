@@ -124,15 +124,19 @@ def gradients(sym: Any, op: Op, dout: Any, **inputs: Any) -> dict[str, Any]:
 def load(name: str) -> bool:
     """Make and register the class of a name ``_gradient_<operator>_<input>``; False if there is no such pair."""
     words = name.removeprefix(PREFIX).split("_")
-    pairs = [("_".join(words[:i]), "_".join(words[i:])) for i in range(len(words) - 1, 0, -1)]
-    known = ((find_op(operator), operator, wrt) for operator, wrt in pairs)
-    found = next((one for one in known if one[0] and one[0].form.name == one[1] and one[2] in one[0].linear), None)
-    if found is None:
-        return False
-    cls, operator, wrt = found
+    for i in range(len(words) - 1, 0, -1):  # names of operators and inputs have such lines, too
+        operator, wrt = "_".join(words[:i]), "_".join(words[i:])
+        cls = find_op(operator)
+        if cls is not None and cls.form.name == operator and wrt in cls.linear:
+            _register(name, cls, wrt)
+            return True
+    return False
+
+
+def _register(name: str, cls: type[Op], wrt: str) -> None:
     forward, backward = _bodies(cls, wrt)
-    space = {
-        "__doc__": f"``out`` = gradient of {operator} for {wrt} where ``head`` arrives; the shape is {wrt}'s.",
+    space: dict[str, Any] = {
+        "__doc__": f"``out`` = gradient of {cls.form.name} for {wrt} where ``head`` arrives; the shape is {wrt}'s.",
         "__module__": __name__,
         "__qualname__": name,
         "linear_class": cls,
@@ -149,7 +153,6 @@ def load(name: str) -> bool:
         "unused": Op.unused,
     }
     register_op(type(name, (Transposed, cls), space), name=name)
-    return True
 
 
 def __getattr__(name: str) -> Any:
