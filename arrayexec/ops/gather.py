@@ -155,6 +155,9 @@ class scatter_nd(_Assigning):
     def backward(self, xp: Any, dout: Any, indices: Any, ddata: Any, place: Temp, part: Temp) -> None:
         self.spread(xp, indices, dout, None, ddata, place, part)
 
+    def gradient(self, sym: Any, dout: Any, indices: Any) -> Mapping[str, Any]:
+        return {"data": sym.gather_nd(dout, indices)}
+
 
 @register_op
 class _scatter_set_nd(_Assigning):

@@ -63,7 +63,7 @@ def keep_triangle(xp: Any, source: Array, target: Array, lower: bool) -> Array:
 
 def _scale(xp: Any, array: Array, factor: float) -> None:
     if factor != 1:
-        xp.multiply(array, factor, out=array)
+        xp.multiply(array, factor, out=array, casting="unsafe")
 
 
 class _Product(Op):
@@ -156,13 +156,13 @@ class _linalg_gemm(_Product):
     def forward(self, xp: Any, A: Array, B: Array, C: Array, out: Array, scaled: Temp) -> None:
         self._multiply(xp, A, B, out)
         if self.beta != 1:
-            C = xp.multiply(C, self.beta, out=scaled)
+            C = xp.multiply(C, self.beta, out=scaled, casting="unsafe")
         xp.add(out, C, out=out)
 
     def backward(self, xp: Any, dout: Array, A: Array, B: Array, dA: Array, dB: Array, dC: Array) -> None:
         self._backward(xp, dout, A, B, dA, dB)
         if dC is not None:
-            xp.multiply(dout, self.beta, out=dC)
+            xp.multiply(dout, self.beta, out=dC, casting="unsafe")
 
     def gradient(self, sym: Any, dout: Any, A: Any, B: Any) -> Mapping[str, Any]:
         given = {name: getattr(self, name) for name in _linalg_gemm2.form.attributes}
