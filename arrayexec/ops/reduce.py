@@ -195,7 +195,10 @@ class _Extreme(_Reduction):
 
 @register_op(name="max", aliases=("max_axis",))
 class Max(_Extreme):
-    """``out = largest element`` over the axes; NaN if one is. Of equal largest ones each gets the whole gradient."""
+    """``out = largest element`` over the axes. Of equal largest ones each gets the whole gradient.
+
+    NaN if one is: then nobody gets any. None to choose from is refused.
+    """
 
     some = "largest"
 
@@ -206,7 +209,10 @@ class Max(_Extreme):
 
 @register_op(name="min", aliases=("min_axis",))
 class Min(_Extreme):
-    """``out = smallest element`` over the axes; NaN if one is. Of equal smallest ones each gets the whole gradient."""
+    """``out = smallest element`` over the axes. Of equal smallest ones each gets the whole gradient.
+
+    NaN if one is: then nobody gets any. None to choose from is refused.
+    """
 
     some = "smallest"
 

@@ -8,12 +8,12 @@ from .. import ops as _ops
 from ..errors import UnknownOperatorError as _UnknownOperatorError
 from ..errors import near_miss as _near_miss
 from . import operators as _operators
-from .functions import arange, full, hypot, maximum, minimum, ones, pow, power, zeros
+from .functions import arange, eye, full, hypot, linspace, maximum, minimum, ones, pow, power, split_v2, zeros
 from .symbol import Group, Symbol, Variable, load, load_json, var
 
 __all__ = [
-    "Group", "Symbol", "Variable", "arange", "full", "hypot", "load", "load_json", "maximum", "minimum", "ones", "pow",
-    "power", "var", "zeros",
+    "Group", "Symbol", "Variable", "arange", "eye", "full", "hypot", "linspace", "load", "load_json", "maximum",
+    "minimum", "ones", "pow", "power", "split_v2", "var", "zeros",
 ]  # fmt: skip
 
 

@@ -43,6 +43,31 @@ def arange(
     return apply("_arange", (), {**words, "dtype": dtype, "name": name})
 
 
+def linspace(
+    start: float, stop: float, num: int, endpoint: bool = True, name: str | None = None, dtype: Any = "float32"
+) -> Symbol:
+    """``num`` values at equal distances from ``start`` to ``stop``, or just before it without ``endpoint``."""
+    words = {"start": start, "stop": stop, "num": num, "endpoint": endpoint}
+    return apply("_linspace", (), {**words, "dtype": dtype, "name": name})
+
+
+def eye(N: int, M: int = 0, k: int = 0, dtype: Any = "float32", name: str | None = None) -> Symbol:
+    """(N, M), M = 0 meaning N: 1 on the k-th diagonal, 0 elsewhere."""
+    return apply("_eye", (), {"N": N, "M": M, "k": k, "dtype": dtype, "name": name})
+
+
+def split_v2(
+    ary: Symbol, indices_or_sections: int | Sequence[int], axis: int = 0, squeeze_axis: bool = False,
+    name: str | None = None,
+) -> Symbol:  # fmt: skip
+    """``ary`` cut along ``axis`` before every one of the indices, or in so many equal sections: one output a piece."""
+    if isinstance(indices_or_sections, int):
+        cuts: dict[str, Any] = {"indices": (), "sections": indices_or_sections}
+    else:
+        cuts = {"indices": (0, *indices_or_sections), "sections": 0}
+    return apply("_split_v2", (ary,), {**cuts, "axis": axis, "squeeze_axis": squeeze_axis, "name": name})
+
+
 def _of_two(op: str, reverse: str, plain: Callable[[Any, Any], Any], doc: str) -> Callable[[Any, Any], Any]:
     forward = with_either(op, op, f"{op}_scalar", f"{op}scalar")
     backward = with_number(reverse, reverse.replace("_scalar", "scalar"))

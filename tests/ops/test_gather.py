@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from arrayexec import cpu, sym
 from arrayexec.dims import UNKNOWN
 from arrayexec.errors import AttributeValueError, IndexRangeError, ShapeError, TypeInferenceError
 from tests.ops.runs import close, graph_of, run, shapes_of, types_of, uniform
@@ -67,6 +68,14 @@ def test_an_index_that_is_no_place_is_refused(operator: str, wrong: float) -> No
     text = rf"{operator}: row 0 of indices must be from -3 to 2, but there is -?\d+"
     with pytest.raises(IndexRangeError, match=text), np.errstate(invalid="ignore"):
         run(operator, arrays, **attributes)
+
+
+def test_the_error_names_the_node() -> None:
+    looked_up = sym.gather_nd(sym.Variable("data"), sym.Variable("places"), name="rows")
+    executor = looked_up.bind(cpu(), {"data": np.ones((3, 2)), "places": np.array([[5.0]])}, grad_req="null")
+    with pytest.raises(IndexRangeError, match="row 0 of indices must be from -3 to 2, but there is 5") as caught:
+        executor.forward()
+    assert "gather_nd 'rows'" in "".join(caught.value.__notes__)
 
 
 def test_sums_of_gather_nd_are_made_in_32_bits() -> None:

@@ -321,6 +321,19 @@ def test_functions_without_inputs() -> None:
     assert (sym.maximum(2, 3), sym.minimum(2, 3), sym.hypot(3.0, 4.0), sym.power(2, 5)) == (3, 2, 5.0, 32)
 
 
+def test_functions_for_operators_that_are_spelled_otherwise() -> None:
+    assert sym.linspace(0, 3, 4).eval()[0].tolist() == [0, 1, 2, 3]
+    assert sym.linspace(0, 3, 3, endpoint=False, dtype="int32").eval()[0].tolist() == [0, 1, 2]
+    assert sym.eye(2, 3, 1).eval()[0].tolist() == [[0, 1, 0], [0, 0, 1]]
+    data = np.arange(12, dtype=np.float32).reshape(6, 2)
+    for cuts in (3, (2, 4)):
+        parts = sym.split_v2(sym.Variable("x"), cuts, name="s")
+        assert parts.list_outputs() == ["s_output0", "s_output1", "s_output2"]
+        found = parts.eval(x=data)
+        assert [part.tolist() for part in found] == [part.tolist() for part in np.split(data, cuts)]
+    assert sym.split_v2(sym.Variable("x"), 6, squeeze_axis=True)[5].eval(x=data)[0].tolist() == [10, 11]
+
+
 def test_free_attributes_go_to_the_file_and_back() -> None:
     net = sym.Custom(data=sym.Variable("x"), op_type="arrayexec.Scale", factor=3, name="c", lr_mult="2")
     assert net.list_attr() == {"op_type": "arrayexec.Scale", "factor": "3", "__lr_mult__": "2", "lr_mult": "2"}
