@@ -14,7 +14,7 @@ import numpy as np
 from arrayexec import cpu, sym
 from tests.errors.recorder import PACKAGE, Recorder, checks_of
 
-FILES = ("windows", "conv", "deconv", "resample", "separable", "resize", "pool", "pool_legacy")
+FILES = ("windows", "conv", "deconv", "resample", "separable", "resize", "deform", "pool", "pool_legacy")
 RECORDER = Recorder(Path(__file__).parent / "texts_conv.txt", [PACKAGE / "ops" / f"{name}.py" for name in FILES])
 cases = RECORDER.cases
 
@@ -100,6 +100,20 @@ cases(
     resize_mode=lambda: resize(mode="simple"),
     resize_to_nothing=refused(lambda: resize(scale_height=0.2), a=(1, 1, 3, 3)),
     means_size=lambda: sym._contrib_AdaptiveAvgPooling2D(A, output_size=(1, 2, 3), name="n"),
+)
+
+
+def deformable(**options: Any) -> Any:
+    return sym._contrib_DeformableConvolution(A, Var("o"), name="n", **{"kernel": (3, 3), "num_filter": 4, **options})
+
+
+cases(
+    deformable_kernel=lambda: deformable(kernel=(3,)),
+    deformable_layout=lambda: deformable(layout="NHWC"),
+    deformable_groups=lambda: deformable(num_deformable_group=0),
+    deformable_channels=refused(lambda: deformable(num_group=2), a=(1, 3, 4, 4)),
+    deformable_size=refused(deformable, a=(1, 3, 4, 2)),
+    deformable_offset=refused(deformable, a=(1, 3, 4, 4), o=(1, 9, 2, 2)),
 )
 
 (
