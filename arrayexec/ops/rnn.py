@@ -61,22 +61,18 @@ class RNN(Op):
     use_sequence_length: bool = False
     no_gradient = ("sequence_length",)
     examples = (
-        {"data": (4, 2, 3), "state_size": 16, "num_layers": 1, "mode": "rnn_tanh"},
-        {"data": Sample((3, 2, 5), 0.1, 0.9), "parameters": Sample((264,), 0.05, 0.25),
-         "state": Sample((2, 2, 8), 0.1, 0.5), "state_outputs": True,
+        {"data": (4, 4, 3), "state_size": 32, "num_layers": 1, "mode": "rnn_tanh"},
+        {"data": Sample((3, 4, 5), 0.1, 0.9), "parameters": Sample((264,), 0.05, 0.25),
+         "state": Sample((2, 4, 8), 0.1, 0.5), "state_outputs": True,
          "state_size": 8, "num_layers": 2, "mode": "rnn_relu"},
-        {"data": (3, 2, 3),
-         "state_size": 16, "num_layers": 2, "mode": "lstm", "bidirectional": True, "state_outputs": True},
-        {"data": (3, 4, 3), "state_size": 16, "num_layers": 2, "mode": "gru", "p": 0.5},
-        {"data": (4, 3, 2), "sequence_length": Sample((3,), 1, 4, True), "use_sequence_length": True,
-         "state_size": 16, "num_layers": 2, "mode": "gru", "bidirectional": True, "state_outputs": True},
-        {"data": (4, 3, 2), "sequence_length": Sample((3,), 1, 4, True), "use_sequence_length": True,
-         "projection_size": 3, "state_size": 16, "num_layers": 2, "mode": "lstm", "bidirectional": True,
-         "state_outputs": True},
-        {"data": (4, 3, 2), "state_cell": Sample((1, 3, 16), -3, 3), "lstm_state_clip_min": -0.5,
-         "lstm_state_clip_max": 0.75, "state_size": 16, "num_layers": 1, "mode": "lstm", "state_outputs": True},
-        {"data": (4, 3, 2), "state_cell": Sample((1, 3, 16), math.nan, math.nan), "lstm_state_clip_nan": True,
-         "lstm_state_clip_min": -0.5, "lstm_state_clip_max": 0.75, "state_size": 16, "num_layers": 1, "mode": "lstm"},
+        {"data": (2, 4, 3), "state_size": 32, "num_layers": 2, "mode": "lstm", "bidirectional": True},
+        {"data": (3, 4, 2), "sequence_length": Sample((4,), 1, 3, True), "use_sequence_length": True, "p": 0.5,
+         "state_size": 32, "num_layers": 2, "mode": "gru", "bidirectional": True, "state_outputs": True},
+        {"data": (3, 4, 2), "state_cell": Sample((2, 4, 32), -3, 3), "sequence_length": Sample((4,), 1, 3, True),
+         "use_sequence_length": True, "projection_size": 3, "lstm_state_clip_min": -0.5, "lstm_state_clip_max": 0.75,
+         "state_size": 32, "num_layers": 1, "mode": "lstm", "bidirectional": True, "state_outputs": True},
+        {"data": (4, 4, 2), "state_cell": Sample((1, 4, 32), math.nan, math.nan), "lstm_state_clip_nan": True,
+         "lstm_state_clip_min": -0.5, "lstm_state_clip_max": 0.75, "state_size": 32, "num_layers": 1, "mode": "lstm"},
     )  # fmt: skip
 
     def __post_init__(self) -> None:
