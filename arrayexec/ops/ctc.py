@@ -122,7 +122,8 @@ class CTCLoss(Op):
 
     def _emissions(self, xp: Any, values: Array, row: Array, places: Array, out: Array) -> None:
         """``out`` = log probability of each state's class in one step; ``row`` = the probabilities of all classes."""
-        xp.subtract(values, xp.max(values, axis=1, keepdims=True), out=row)
+        xp.copyto(row, values)  # first: a difference of 16-bit values would be rounded to 16 bits
+        xp.subtract(row, xp.max(row, axis=1, keepdims=True), out=row)
         gather(xp, row.reshape(-1), places, 0, out)
         xp.exp(row, out=row)
         total = xp.sum(row, axis=1, keepdims=True)

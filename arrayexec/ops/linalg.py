@@ -20,7 +20,7 @@ Array = Any
 
 def wide(dtype: Any) -> Any:
     """Type in which sums over values of ``dtype`` run: float32 for 16-bit floats, else the type itself."""
-    return "float32" if dtype.kind == "f" and dtype.itemsize == 2 else dtype
+    return "float32" if dtype.kind in "fV" and dtype.itemsize == 2 else dtype  # V: another package's bfloat16
 
 
 @register_op

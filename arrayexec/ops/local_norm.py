@@ -83,7 +83,7 @@ class L2Normalization(_Same):
         length = norm.reshape(outer, 1, inner)
         for rows in spans(outer, len(block)):
             along = block[: rows.stop - rows.start]
-            xp.multiply(arriving[rows], y[rows], out=along)
+            xp.multiply(arriving[rows], y[rows], out=along, dtype=along.dtype)
             xp.multiply(y[rows], xp.sum(along, axis=1, keepdims=True), out=along)
             xp.subtract(arriving[rows], along, out=along)
             xp.multiply(along, 1 / length[rows], out=result[rows])

@@ -14,8 +14,13 @@ from ..errors import AttributeValueError, format_shape
 from ..registry import Op, Sample, Temp, register_op
 from .checks import check_axis, check_floating
 
-WIDE = {"float16": "float32"}
+WIDE = {"float16": "float32", "bfloat16": "float32"}
 """Element types whose sums are made in another."""
+
+
+def _lowest(dtype: Any) -> float:
+    """Least finite value of a floating type; NumPy does not know that of bfloat16."""
+    return -3.3895313892515355e38 if dtype.kind == "V" else float(np.finfo(dtype).min)
 
 
 def sigmoid(xp: Any, data: Any, out: Any) -> None:
@@ -117,7 +122,7 @@ class softmax(_Softmax):
     """``out`` = exp(x) / Σ exp(x) along ``axis``, x = data / temperature; ``dtype`` is the type of ``out``.
 
     With ``use_length`` only the first ``length`` values of a row count, the others are 0; length has data's shape
-    without the axis. A row of -inf gives NaN, an empty one zeros.
+    without the axis. A row of -inf gives NaN, an empty one zeros; a NaN or +inf makes its row NaN.
     """
 
     examples = (
@@ -134,7 +139,7 @@ class softmax(_Softmax):
             return
         places = xp.arange(data.shape[axis]).reshape(-1, *(1,) * (data.ndim - 1 - axis))
         xp.greater_equal(places, length.reshape(row.shape), out=padded)
-        xp.copyto(out, float(np.finfo(out.dtype).min), where=padded)
+        xp.copyto(out, _lowest(out.dtype), where=padded)
         xp.max(out, axis=axis, keepdims=True, out=row)
         xp.subtract(out, row, out=out)
         xp.exp(out, out=out)
@@ -166,7 +171,10 @@ class softmin(softmax):
 
 @register_op
 class log_softmax(_Softmax):
-    """``out`` = x - log Σ exp(x) along ``axis``, x = data / temperature; ``dtype`` is the type of ``out``."""
+    """``out`` = x - log Σ exp(x) along ``axis``, x = data / temperature; ``dtype`` is the type of ``out``.
+
+    A NaN or +inf makes its row NaN, and so does a row of -inf.
+    """
 
     hints = ("dtype", "use_length")
     examples = ({"data": (3, 4)}, {"data": (2, 3, 2), "axis": 1, "temperature": 2.0})

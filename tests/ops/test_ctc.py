@@ -124,6 +124,16 @@ def test_narrow_types() -> None:
         np.testing.assert_allclose(found.gradients["data"], right.gradients["data"], atol=3 * digits)
 
 
+def test_bfloat16() -> None:
+    narrow = pytest.importorskip("ml_dtypes").bfloat16
+    data, label = (3 * uniform((50, 4, 9))).astype(narrow), np.array([[1, 2, 3, 3, 8]] * 4)
+    right = run("CTCLoss", {"data": data.astype(np.float64), "label": label}, np.ones(4))
+    found = run("CTCLoss", {"data": data, "label": label}, np.ones(4, narrow))
+    assert found.out.dtype == found.gradients["data"].dtype == narrow
+    np.testing.assert_allclose(found.out.astype(np.float64), right.out, rtol=2.0**-8)
+    np.testing.assert_allclose(found.gradients["data"].astype(np.float64), right.gradients["data"], atol=2.0**-8)
+
+
 def test_shapes_and_names() -> None:
     found = shapes_of("CTCLoss", {"data": (7, UNKNOWN, 5), "label": (3, 2)})
     assert (found["data"], found["node_output0"]) == ((7, 3, 5), (3,))

@@ -198,3 +198,18 @@ def test_shape_arithmetic_beyond_two_to_the_31() -> None:
     huge = (1 << 20, 64, 512)
     for operator, given in NORMS.items():
         assert shapes_of(operator, {"data": huge}, **given)["node_output"] == huge
+
+
+@pytest.mark.parametrize("operator", NORMS)
+def test_bfloat16_data_are_summed_in_thirty_two_bits(operator: str) -> None:
+    narrow = pytest.importorskip("ml_dtypes").bfloat16
+    arrays, head = arrays_of((3, 4, 64), 64 if operator == "LayerNorm" else 4, narrow)
+    if operator in ("L2Normalization", "LRN"):
+        arrays = {"data": arrays["data"]}
+    arrays |= {name: arrays[name].astype(np.float32) for name in arrays if name != "data"}
+    wide = {name: array.astype(np.float64) for name, array in arrays.items()}
+    given = NORMS[operator]
+    found, right = run(operator, arrays, head, **given), run(operator, wide, head.astype(np.float64), **given)
+    assert found.out.dtype == found.gradients["data"].dtype == narrow
+    for got, want in ((found.out, right.out), *((found.gradients[n], right.gradients[n]) for n in arrays)):
+        np.testing.assert_allclose(got.astype(np.float64), want, atol=2.0**-7 * abs(want).max())

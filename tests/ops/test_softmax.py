@@ -111,3 +111,30 @@ def test_refusals() -> None:
         graph_of("softmax", temperature=0)
     with pytest.raises(AttributeValueError, match="'use_length' must be False"):
         graph_of("log_softmax", use_length=True)
+
+
+@pytest.mark.parametrize("operator", ["softmax", "softmin", "log_softmax", "SoftmaxActivation"])
+@pytest.mark.parametrize("case", ["a NaN", "the top infinite", "all at the bottom"])
+def test_nan_and_infinity_stay_in_their_row(operator: str, case: str) -> None:
+    data, top = uniform((3, 4)), -np.inf if operator == "softmin" else np.inf
+    if case == "all at the bottom":
+        data[1] = -top
+    else:
+        data[1, 2] = np.nan if case == "a NaN" else top
+    found = run(operator, {"data": data}, uniform((3, 4), 1))
+    assert np.isnan(found.out).any(axis=1).tolist() == [False, True, False]
+    assert np.isnan(found.gradients["data"]).any(axis=1).tolist() == [False, True, False]
+    assert run(operator, {"data": data[:0]}, data[:0]).out.shape == (0, 4)
+
+
+@pytest.mark.parametrize("given", [{}, {"use_length": True}])
+def test_bfloat16(given: dict[str, Any]) -> None:
+    narrow = pytest.importorskip("ml_dtypes").bfloat16
+    arrays = {"data": (4 * uniform((3, 64))).astype(narrow)} | ({"length": np.array([64, 5, 0])} if given else {})
+    head = uniform((3, 64), 1).astype(narrow)
+    wide = arrays | {"data": arrays["data"].astype(np.float64)}
+    found, right = run("softmax", arrays, head, **given), run("softmax", wide, head.astype(np.float64), **given)
+    assert found.out.dtype == narrow
+    np.testing.assert_allclose(found.out.astype(np.float64), right.out, atol=2.0**-7 * right.out.max())
+    want = right.gradients["data"]
+    np.testing.assert_allclose(found.gradients["data"].astype(np.float64), want, atol=2.0**-6 * abs(want).max())
