@@ -11,6 +11,20 @@ from ..registry import Op, Sample, Temp, register_op
 from .checks import check_axis
 from .reduce import Scratch, narrow, put
 
+_WIDE = 512  # sums at once that pay for a call of NumPy each step
+
+
+def running_sums(xp: Any, source: Any, axis: int | None, out: Any) -> None:
+    """``out`` = sums of ``source``, of the same type, up to each place along ``axis``; both may be one array."""
+    steps = out.shape[axis] if axis is not None else 0
+    if xp is not np or out.size < _WIDE * max(steps, 1) or not steps:
+        xp.cumsum(source, axis=axis, dtype=out.dtype, out=out)
+        return
+    lines, sums = xp.moveaxis(source, axis, 0), xp.moveaxis(out, axis, 0)
+    xp.copyto(sums[0], lines[0])
+    for i in range(1, steps):  # NumPy's goes over one line after the other, a value at a time
+        xp.add(sums[i - 1], lines[i], out=sums[i])
+
 
 @register_op(name="_np_cumsum", aliases=("cumsum",))
 class CumSum(Op):
@@ -51,12 +65,12 @@ class CumSum(Op):
         if a.dtype != place.dtype:  # NumPy would make a copy of the other type
             source = place.reshape(a.shape)
             xp.copyto(source, a, casting="unsafe")
-        xp.cumsum(source, axis=self.axis, dtype=place.dtype, out=place)
+        running_sums(xp, source, self.axis, place)
         put(xp, place, out)
 
     def backward(self, xp: Any, dout: Any, da: Any, back: Temp) -> None:
         axis = -1 if self.axis is None else self.axis
         place = back.reshape(dout.shape)
         xp.copyto(place, xp.flip(dout, axis), casting="unsafe")
-        xp.cumsum(place, axis=axis, dtype=place.dtype, out=place)
+        running_sums(xp, place, axis, place)
         xp.copyto(da, xp.flip(place, axis).reshape(da.shape), casting="unsafe")

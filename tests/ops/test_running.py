@@ -29,6 +29,18 @@ def test_cumsum(axis: int | None) -> None:
     close(found.gradients["a"], back.reshape(a.shape))
 
 
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("kind", ["float64", "float32", "int32"])
+def test_wide_steps_give_the_same_sums(axis: int, kind: str) -> None:
+    shape = [40, 40, 40]
+    shape[axis] = 7
+    a, head = ((uniform(tuple(shape), seed) * 9).astype(kind) for seed in (1, 2))
+    found = run("cumsum", {"a": a}, [head], axis=axis)
+    np.testing.assert_array_equal(found.out, np.cumsum(a, axis, dtype=kind))
+    if kind != "int32":
+        np.testing.assert_array_equal(found.gradients["a"], np.flip(np.cumsum(np.flip(head, axis), axis), axis))
+
+
 def test_sums_of_16_bits_run_in_32() -> None:
     found = run("cumsum", {"a": np.ones(4096, np.float16)}, [np.ones(4096, np.float16)])
     assert found.out[-1] == found.gradients["a"][0] == 4096
