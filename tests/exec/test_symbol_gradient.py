@@ -5,7 +5,7 @@ That second derivatives are the numeric ones is part of every operator's contrac
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,16 @@ import pytest
 
 import arrayexec as ax
 from arrayexec import ops, sym
+from arrayexec.context import asnumpy, copyto
 from arrayexec.errors import CompositionError
 from arrayexec.ops import broadcast, elemwise
 from arrayexec.registry import Op, get_op
 from arrayexec.symbol import Group, Symbol, Variable, load_json
 from arrayexec.testing import check_op
+from arrayexec.testing.bodies import unequal
 from arrayexec.testing.planned import poison, run_planned
 from arrayexec.testing.trial import Trial
+from tests.strict_device import StrictArray, strict
 
 Array = np.ndarray
 Arrays = dict[str, Array]
@@ -145,6 +148,27 @@ def test_gradients_of_linear_operators_keep_the_contract(cls: type[Op], wrt: str
     check_op(f"_gradient_{cls.form.name}_{wrt}", {**example, **inputs, "head": trial.shape("out")})
 
 
+@pytest.mark.parametrize(("cls", "wrt", "example"), [p for p in linear_pairs() if p.values[0].form.name != "Cast"])
+def test_gradients_of_linear_operators_run_off_the_host(cls: type[Op], wrt: str, example: Mapping[str, Any]) -> None:
+    if "no_bias" in cls.form.attributes:
+        example = {**example, "no_bias": True}
+    inner, context = Trial(cls, example, np.float32), strict()
+    inputs = {name: inner.samples.get(name, inner.shape(name)) for name in inner.signature.inputs}
+    given = {**example, **inputs, "head": inner.shape("out")}
+    trial = Trial(get_op(f"_gradient_{cls.form.name}_{wrt}"), given, np.float32)
+
+    def put(array: Array) -> StrictArray:
+        there = context.empty(array.shape, array.dtype, "input")
+        copyto(there, array)
+        return there
+
+    with context.enter():
+        arrays = {name: put(array) for name, array in trial.arrays().items()}
+        there = trial.outcome(arrays, heads=[put(array) for array in trial.heads()], xp=context.xp).named()
+    found = {name: asnumpy(array) for name, array in there.items()}
+    assert unequal(found, trial.outcome().named(), 1e-5, 1e-6) == ""
+
+
 # --- closed forms ------------------------------------------------------------------------------------------------
 
 
@@ -267,6 +291,57 @@ def test_cross_entropy_of_a_network_equals_a_loss_head() -> None:
     want = run_planned(head, {**arrays, "label": labels.astype(np.float64)}, {}, True).gradients
     for name, gradient in zip(names, found, strict=True):
         close(gradient, want[name])
+
+
+# --- random graphs -------------------------------------------------------------------------------------------------
+
+
+def random_graph(random: np.random.Generator) -> Symbol:
+    """Values of shape (4, 4) from variables a (4, 4), b (1, 4) and w (4, 4), each used by anything that follows."""
+    a, b, w = Variable("a"), Variable("b"), Variable("w")
+    made = [a, sym.broadcast_add(sym.zeros_like(a), b)]
+
+    def one() -> Symbol:
+        return made[random.integers(len(made))]
+
+    choices: list[Callable[[], Symbol]] = [
+        lambda: sym.tanh(one()),
+        lambda: sym.sigmoid(one()) * one(),
+        lambda: one() - one() * 0.5,
+        lambda: sym.broadcast_mul(one(), b),
+        lambda: sym.broadcast_div(one(), sym.exp(sym.mean(one(), axis=1, keepdims=True))),
+        lambda: sym.dot(one(), w, transpose_b=bool(random.integers(2))),
+        lambda: sym.FullyConnected(one(), w, num_hidden=4, no_bias=True),
+        lambda: sym.log_softmax(one(), axis=int(random.integers(2))),
+        lambda: sym.transpose(one()),
+        lambda: sym.Reshape(sym.Reshape(sym.sin(one()), shape=(2, -1)), shape=(4, 4)),
+        lambda: sym.slice_axis(sym.Concat(one(), one()), axis=1, begin=2, end=6),
+        lambda: sym.Activation(one(), act_type="softsign"),
+        lambda: sym.Concat(*sym.SliceChannel(one(), num_outputs=2)),
+        lambda: sym.broadcast_maximum(one(), b),
+        lambda: sym.where(one() > 0, one(), one()),
+    ]
+    for _ in range(12):
+        made.append(choices[random.integers(len(choices))]())
+    return Group([sym.sum(made[-1]), made[-2], sym.mean(made[-3], axis=0)])
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_graphs(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    symbol = random_graph(random)
+    shapes = {"a": (4, 4), "b": (1, 4), "w": (4, 4)}
+    names = symbol.list_arguments()
+    arrays = {name: random.normal(size=shapes[name]) for name in names}
+    for _ in range(2):
+        heads = [Variable(f"h{len(arrays) + i}") for i in range(len(symbol))]
+        found = symbol.gradient(names, heads)
+        pulls = cotangents(symbol, arrays)
+        want = run_planned(symbol, {n: arrays[n] for n in symbol.list_arguments()}, {}, True, pulls).gradients
+        arrays |= {head.list_arguments()[0]: pull for head, pull in zip(heads, pulls, strict=True)}
+        for name, gradient in zip(names, values(found, arrays), strict=True):
+            close(gradient, want.get(name, np.zeros(shapes[name])), 1e-10)
+        symbol, names = found, [name for name in names if name in found.list_arguments()]
 
 
 # --- the walk ------------------------------------------------------------------------------------------------------
