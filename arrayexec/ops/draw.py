@@ -4,10 +4,11 @@ What a row (an index of the first axis) holds depends on seed, node, step and th
 step moves in training: in inference the numbers of a node are always the same. All is drawn in float64, so that the
 numbers of every element type are the same.
 
-Uniform, normal and exponential numbers need as many random bits each, so that all rows are drawn together. How many a
-gamma, Poisson or negative binomial number needs depends on chance: each row is drawn by a generator of its own, on the
-host. That costs some µs a row beside its numbers: nothing to speak of for 64 rows of 4,096, but rows of one number take
-many times as long as one call for all of them (``benchmarks/random_rows.py`` measures both).
+A uniform number needs as many random bits as another, so that all rows are drawn together. How many a gamma, Poisson or
+negative binomial number needs depends on chance: each row is drawn by a generator of its own, on the host. That costs
+some µs a row beside its numbers: nothing to speak of for 64 rows of 4,096, but rows of one number take many times as
+long as one call for all of them (``benchmarks/random_rows.py`` measures both). Normal and exponential numbers are drawn
+the second way in rows of ``LONG`` numbers and more, and made of uniform ones in shorter rows.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ from ..streams import width
 
 Array = Any
 Parameter = Any  # a number, or an array (rows, m, 1): each row has m sets of parameters
-PIECE = 1 << 13  # numbers that are drawn at a time, so that they stay in the cache
+PIECE = 1 << 13  # numbers that a row's generator draws at a time
+NOISE = 1 << 15  # uniform numbers at a time: they stay in the cache, and a new stream for them costs little beside
+LONG = 256  # numbers of a row from where on a generator of its own pays
 
 
 class Law(NamedTuple):
-    """One distribution: when its parameters are legal (in words, too), and one of two ways to draw it.
+    """One distribution: when its parameters are legal (in words, too), and one or both of two ways to draw it.
 
     ``put(xp, noise, out, …)`` makes ``out`` (rows, m, n) of uniform noise (rows, m · n, made even), which it may
     overwrite; ``draw(generator, out, …)`` fills an array of the host with the numbers that come next.
@@ -49,14 +52,16 @@ def _values(noise: Array, out: Array) -> Array:
 def _uniform(xp: Any, noise: Array, out: Array, low: Parameter, high: Parameter) -> None:
     values = _values(noise, out)
     xp.multiply(values, high - low, out=values)
-    xp.add(values, low, out=out, casting="unsafe")
+    xp.add(values, low, out=values)
+    xp.copyto(out, values, casting="unsafe")  # cheaper than to cast on the way
 
 
 def _exponential(xp: Any, noise: Array, out: Array, lam: Parameter) -> None:
     values = _values(noise, out)
-    xp.negative(values, out=values)
+    xp.multiply(values, -1, out=values)  # NumPy 2.4 has negatives of strided values in place wrong
     xp.log1p(values, out=values)
-    xp.divide(values, -lam, out=out, casting="unsafe")
+    xp.divide(values, -lam, out=values)
+    xp.copyto(out, values, casting="unsafe")
 
 
 def _normal(xp: Any, noise: Array, out: Array, loc: Parameter, scale: Parameter) -> None:
@@ -65,7 +70,7 @@ def _normal(xp: Any, noise: Array, out: Array, loc: Parameter, scale: Parameter)
     for start in range(0, half, PIECE):
         stop = min(start + PIECE, half)
         radius, angle = noise[:, start:stop], noise[:, half + start : half + stop]
-        xp.negative(radius, out=radius)
+        xp.multiply(radius, -1, out=radius)
         xp.log1p(radius, out=radius)
         xp.multiply(radius, -2, out=radius)
         xp.sqrt(radius, out=radius)
@@ -76,7 +81,16 @@ def _normal(xp: Any, noise: Array, out: Array, loc: Parameter, scale: Parameter)
         xp.multiply(radius, cosine, out=radius)
     values = _values(noise, out)
     xp.multiply(values, scale, out=values)
-    xp.add(values, loc, out=out, casting="unsafe")
+    xp.add(values, loc, out=values)
+    xp.copyto(out, values, casting="unsafe")
+
+
+def _long_normal(generator: Any, out: Array, loc: Parameter, scale: Parameter) -> None:
+    out[...] = generator.normal(loc, scale, out.shape)
+
+
+def _long_exponential(generator: Any, out: Array, lam: Parameter) -> None:
+    out[...] = generator.exponential(1 / lam, out.shape)
 
 
 def _gamma(generator: Any, out: Array, alpha: Parameter, beta: Parameter) -> None:
@@ -99,8 +113,8 @@ def _generalized(generator: Any, out: Array, mu: Parameter, alpha: Parameter) ->
 
 
 UNIFORM = Law(lambda low, high: (low == low) & (high == high), "low and high must be numbers", _uniform)
-NORMAL = Law(lambda loc, scale: scale >= 0, "scale must be ≥ 0", _normal)
-EXPONENTIAL = Law(lambda lam: lam > 0, "lam must be > 0", _exponential)
+NORMAL = Law(lambda loc, scale: scale >= 0, "scale must be ≥ 0", _normal, _long_normal)
+EXPONENTIAL = Law(lambda lam: lam > 0, "lam must be > 0", _exponential, _long_exponential)
 GAMMA = Law(lambda alpha, beta: (alpha >= 0) & (beta >= 0), "alpha and beta must be ≥ 0", None, _gamma)
 POISSON = Law(lambda lam: (lam >= 0) & (lam < 1e15), "lam must be from 0 to 1e15", None, _poisson)
 NEGATIVE_BINOMIAL = Law(
@@ -126,24 +140,29 @@ class Drawn(Op):
             raise AttributeValueError(f"{self.form.name}: {self.law.must}, but it has {shown}")
 
     def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
-        if self.law.put is None:
+        count = math.prod(s.out[1:])
+        if self._alone(count):
             return {"noise": ((0, 0), "float64")}
-        columns = width(math.prod(s.out[1:]) + 1)  # one more, as a normal number comes with another
-        return {"noise": ((min(s.out[0], max(1, PIECE // columns)), columns), "float64")}
+        columns = width(count + 1)  # one more, as a normal number comes with another
+        return {"noise": ((min(s.out[0], max(1, NOISE // columns)), columns), "float64")}
+
+    def _alone(self, count: int) -> bool:
+        """True if each row, of so many numbers, is drawn by a generator of its own."""
+        return self.law.put is None or (self.law.draw is not None and count >= LONG)
 
     def fill(self, xp: Any, rng: Any, out: Array, noise: Array, *parameters: Parameter) -> None:
         """Draw ``out`` (rows, m, n); parameters that are not legal give NaN."""
         if not out.size:
             return
-        if self.law.put is None:
+        count, put = math.prod(out.shape[1:]), self.law.put
+        if put is None or self._alone(count):
             self._row_by_row(rng, out, parameters)
             return
-        count = math.prod(out.shape[1:])
         for start in range(0, len(out), len(noise)):
             piece, given = out[start : start + len(noise)], _part(parameters, slice(start, start + len(noise)))
             drawn = noise[: len(piece)]
             rng.uniform(drawn, False, start)
-            self.law.put(xp, drawn[:, : count + count % 2], piece, *given)
+            put(xp, drawn[:, : count + count % 2], piece, *given)
             if not all(isinstance(value, float) for value in given):
                 xp.copyto(piece, math.nan, where=xp.logical_not(self.law.legal(*given)))
 
@@ -153,6 +172,9 @@ class Drawn(Op):
         generator_of, draw = rng.row_generators(), self.law.draw
         for number, row in enumerate(host):
             generator = generator_of(number)
+            if row.size <= PIECE and all(isinstance(value, float) for value in given):
+                draw(generator, row, *given)  # type: ignore[misc]
+                continue
             for piece, values in _pieces(row, _part(given, number)):
                 if all(isinstance(value, float) for value in values):
                     draw(generator, piece, *values)  # type: ignore[misc]

@@ -255,7 +255,7 @@ class _random_randint(Op):
 
     def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
         columns = width(math.prod(s.out[1:]))
-        return {"noise": ((min(s.out[0], max(1, draw.PIECE // max(columns, 1))), columns), "float64")}
+        return {"noise": ((min(s.out[0], max(1, draw.NOISE // max(columns, 1))), columns), "float64")}
 
     def forward(self, xp: Any, rng: Any, out: Array, noise: Temp) -> None:
         rows = out.reshape(len(out), math.prod(out.shape[1:]))

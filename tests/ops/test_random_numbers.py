@@ -123,6 +123,7 @@ def test_a_row_has_its_numbers_wherever_it_is_computed(
     np.testing.assert_array_equal(np.concatenate(parts), same)
     for piece in (1, 40):
         monkeypatch.setattr(draw, "PIECE", piece)
+        monkeypatch.setattr(draw, "NOISE", piece)
         if name != "generalized_negative_binomial":  # it draws the rates of a piece, then its numbers
             np.testing.assert_array_equal(run(f"_random_{name}_like", {"data": data}, **numbers).out, whole)
 
