@@ -62,7 +62,7 @@ FAMILIES: dict[str, str] = {
     "gather": "gather_nd scatter_nd _scatter_set_nd _contrib_index_copy batch_take fill_element_0index "
     "_contrib_index_array _ravel_multi_index ravel_multi_index _unravel_index unravel_index",
     "index": "pick choose_element_0index take one_hot",
-    "embed": "Embedding",
+    "embed": "Embedding _contrib_SparseEmbedding",
     "rnn": "RNN",
     "constant": "_contrib_arange_like "
     "_zeros _ones _zeros_without_dtype _full _arange _linspace _eye shape_array size_array zeros_like "

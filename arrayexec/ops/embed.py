@@ -59,3 +59,12 @@ class Embedding(Op):
     def backward(self, xp: Any, dout: Any, data: Any, dweight: Any, index: Temp, flat: Temp, wide: Temp) -> None:
         whole(xp, data, index, self.input_dim)
         scatter_add(xp, dweight, index, dout, flat, wide)
+
+
+@register_op
+class _contrib_SparseEmbedding(Embedding):
+    """Embedding, by its former name; ``deterministic`` says nothing, sums are always made in order."""
+
+    deterministic: bool = False
+    hints = (*Embedding.hints, "deterministic")
+    examples = ({"data": Sample((3, 2), -1, 6, True), "input_dim": 4, "output_dim": 3},)

@@ -65,3 +65,12 @@ def test_inference() -> None:
         shapes_of("Embedding", {"data": (4,), "weight": (5, 3)}, input_dim=5, output_dim=2)
     with pytest.raises(AttributeValueError, match="must be at least 1, but they are 0 and 2"):
         graph_of("Embedding", input_dim=0, output_dim=2)
+
+
+def test_former_name() -> None:
+    data, weight, head = np.array([2, 0, 2]), uniform((3, 2)), uniform((3, 2), 1)
+    given = {"data": data, "weight": weight}
+    found = run("_contrib_SparseEmbedding", given, [head], input_dim=3, output_dim=2, deterministic=True)
+    wanted = run("Embedding", given, [head], input_dim=3, output_dim=2)
+    np.testing.assert_array_equal(found.out, wanted.out)
+    np.testing.assert_array_equal(found.gradients["weight"], wanted.gradients["weight"])
