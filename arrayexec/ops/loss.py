@@ -17,7 +17,7 @@ from ..errors import format_shape
 from ..registry import Op, Sample, Temp, register_op
 from .checks import check_axis, check_floating
 from .index import class_places, class_temps, gather
-from .softmax import keep_where, row_temp, sigmoid, softmax_into
+from .softmax import check_filled, keep_where, row_temp, sigmoid, softmax_into
 
 
 @register_op(aliases=("Softmax",))
@@ -78,6 +78,9 @@ class SoftmaxOutput(Op):
             options = [data[:-1], data]
         else:
             options = [data]
+        one = 1 if self.multi_output else -1
+        for axis in (one,) if self.multi_output or self.preserve_shape else range(1, len(data)):
+            check_filled(s, axis)
         if label is ANY:
             if len(options) > 1:
                 s.label = options[0]
@@ -285,6 +288,10 @@ class MakeLoss(Same):
         {"data": Sample((3, 2), -1, 1), "normalization": "valid", "valid_thresh": 0.3},
     )
 
+    def types(self, t: Any) -> None:
+        t.same()
+        check_floating(t, "data")
+
     def keeps(self, want: frozenset[str]) -> Iterable[str]:
         return ("data",) if self.normalization == "valid" else ()
 
@@ -347,6 +354,7 @@ class softmax_cross_entropy(Op):
         s.data = (UNKNOWN, UNKNOWN)
         s.label = s.data[:1]
         s.data = (*s.label, UNKNOWN)
+        check_filled(s, 1)
 
     def types(self, t: Any) -> None:
         t.same()

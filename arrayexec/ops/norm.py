@@ -98,7 +98,7 @@ class BatchNorm(Op):
         """
         axis = self.axis % len(shape)
         outer, channels, inner = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
-        if inner > 1 or not 0 < channels <= LANES // 2:
+        if inner != 1 or not 0 < channels <= LANES // 2:
             return outer, channels, inner
         several = math.gcd(outer, 1 << (LANES // channels).bit_length() - 1)
         return outer // several, several * channels, 1

@@ -45,6 +45,13 @@ def class_view(shape: tuple[int, ...], channel: bool) -> tuple[int, int, int]:
     return (shape[0], shape[1], math.prod(shape[2:])) if channel else (shape[0], math.prod(shape[1:]), 1)
 
 
+def check_filled(s: Any, axis: int) -> None:
+    """Refuse data that are known to hold nothing along ``axis``: there is no greatest of no values."""
+    dim = s.data[axis]
+    if dim is not UNKNOWN and dim == 0:
+        s.fail("data", f"must hold something along axis {axis}, but it is {format_shape(s.data)}")
+
+
 def row_temp(shape: tuple[int, ...], axis: int, kind: Any) -> tuple[tuple[int, ...], Any]:
     """Scratch of :func:`softmax_into`: one value a row, in 32 bits for 16-bit data."""
     dims = list(shape)
@@ -95,9 +102,7 @@ class _Softmax(Op):
         check_axis(s, "data", self.axis)
         if self.use_length:
             s.length = drop(s.data, self.axis)
-        dim = s.data[self.axis]
-        if dim is not UNKNOWN and dim == 0:
-            s.fail("data", f"must hold something along axis {self.axis}, but it is {format_shape(s.data)}")
+        check_filled(s, self.axis)
 
     def types(self, t: Any) -> None:
         if self.dtype is None:
@@ -226,6 +231,8 @@ class SoftmaxActivation(Op):
         s.out = s.data
         s.data = s.out
         check_axis(s, "data", 1)
+        for axis in (1,) if self.mode == "channel" else range(1, len(s.data)):
+            check_filled(s, axis)
 
     def types(self, t: Any) -> None:
         t.same()
