@@ -20,8 +20,8 @@ from .naming import NameManager
 from .symbol import Group, Symbol
 
 KNOWN = (
-    "elementwise, scalar, broadcasting, reducing, shape and matrix operators, FullyConnected, Activation and softmax "
-    "have one; an operator's author gives it by linear or gradient (docs/operators_howto.md)"
+    "elementwise, scalar, broadcasting, reducing, shape, matrix and convolution operators, look-ups, activations and "
+    "softmax have one (docs/operators.md: symbol); an author gives it by linear or gradient (docs/operators_howto.md)"
 )
 
 

@@ -5,6 +5,7 @@ That second derivatives are the numeric ones is part of every operator's contrac
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -432,3 +433,25 @@ def test_shapes_follow_without_any_given_to_the_gradient() -> None:
     found = loss.gradient(["fc_weight", "fc_bias"])
     assert found.infer_shape(data=(4, 2, 5))[1] == [(3, 10), (3,)]
     assert found.infer_type(data="float16")[1] == [np.float16, np.float16]
+
+
+def test_files_and_pickles_hold_gradients() -> None:
+    loss = sym.sum(sym.square(sym.FullyConnected(Variable("data"), num_hidden=2, name="fc")))
+    second = loss.gradient("data").gradient("fc_weight")
+    made = next(node.op for node in second.graph.nodes if node.op and node.op.form.name.startswith("_gradient_Full"))
+    assert pickle.loads(pickle.dumps(made)) == made
+    again = pickle.loads(pickle.dumps(second))
+    assert again.tojson() == second.tojson()
+    assert again.infer_shape(data=(3, 4)) == second.infer_shape(data=(3, 4))
+
+
+def test_random_masks_are_those_of_the_forward_pass() -> None:
+    """Dropout lies before what is asked for: the gradient sees the values that it let through."""
+    seen = sym.Dropout(Variable("data"), p=0.5, name="drop")
+    loss = sym.sum(seen * Variable("w"))
+    both = Group([sym.identity(seen), loss.gradient("w")])
+    executor = both.bind(ax.cpu(), {"data": np.ones((4, 50)), "w": np.ones((4, 50))}, grad_req="null")
+    for _ in range(2):
+        passed, gradient = executor.forward(is_train=True)
+        assert 0 < np.count_nonzero(passed) < passed.size
+        np.testing.assert_array_equal(gradient, passed)
