@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
-from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -54,7 +53,8 @@ class Stream:
     def __init__(self, name: str, position: RunPosition, kind: int = 0) -> None:
         self.name = name
         self._key = zlib.crc32(name.encode()) | kind << 32
-        self._position = position
+        self._position, self._philox = position, np.random.Philox(key=0)
+        self._generator, self._state = np.random.Generator(self._philox), cast(Any, self._philox.state)
 
     def uniform(self, out: Any, shared: bool = False, start: int = 0) -> None:
         """Fill ``out`` (rows, width(n)), float32 or float64 and C-contiguous, with values in [0, 1).
@@ -65,24 +65,22 @@ class Stream:
         rows, columns = out.shape
         first = start if shared else self._position.first_row + start
         counter = [first * (columns * out.dtype.itemsize // 32), 0, self._position.step, 0]
-        generator = np.random.Generator(np.random.Philox(key=[current_seed(), self._key], counter=counter))
+        generator = self._at(counter)
         if isinstance(out, np.ndarray):
             generator.random(dtype=out.dtype, out=out)
         else:
             copyto(out, generator.random((rows, columns), dtype=out.dtype))
 
-    def row_generators(self, shared: bool = False) -> Callable[[int], np.random.Generator]:
-        """A function that gives each row's own generator, valid until the next row's: for draws that reject numbers.
+    def row(self, number: int) -> np.random.Generator:
+        """A generator of this row's own, valid until the stream is used again: for draws that reject numbers.
 
         The second word of the counter says the row, so that all it draws is apart from ``uniform`` and other rows.
         """
-        philox = np.random.Philox(key=[current_seed(), self._key], counter=[0, 0, self._position.step, 0])
-        state: Any = philox.state
-        generator, first = np.random.Generator(philox), 0 if shared else self._position.first_row
+        return self._at([0, self._position.first_row + number + 1, self._position.step, 0])
 
-        def row(number: int) -> np.random.Generator:
-            state["state"]["counter"][1] = first + number + 1
-            philox.state = state  # a fortieth of the cost of a new one
-            return generator
-
-        return row
+    def _at(self, counter: list[int]) -> np.random.Generator:
+        """The one generator, moved to ``counter``: a tenth of the cost of a new one."""
+        self._state["state"]["counter"][:] = counter
+        self._state["state"]["key"][:] = current_seed(), self._key
+        self._philox.state = self._state
+        return self._generator

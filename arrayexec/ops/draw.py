@@ -27,7 +27,7 @@ from ..streams import width
 Array = Any
 Parameter = Any  # a number, or an array (rows, m, 1): each row has m sets of parameters
 PIECE = 1 << 13  # numbers that a row's generator draws at a time
-NOISE = 1 << 15  # uniform numbers at a time: they stay in the cache, and a new stream for them costs little beside
+NOISE = 1 << 13  # uniform numbers at a time
 LONG = 256  # numbers of a row from where on a generator of its own pays
 
 
@@ -169,9 +169,9 @@ class Drawn(Op):
     def _row_by_row(self, rng: Any, out: Array, parameters: tuple[Parameter, ...]) -> None:
         host = out if isinstance(out, np.ndarray) else np.empty(out.shape, out.dtype)
         given = [value if isinstance(value, float) else asnumpy(value) for value in parameters]
-        generator_of, draw = rng.row_generators(), self.law.draw
+        draw = self.law.draw
         for number, row in enumerate(host):
-            generator = generator_of(number)
+            generator = rng.row(number)
             if row.size <= PIECE and all(isinstance(value, float) for value in given):
                 draw(generator, row, *given)  # type: ignore[misc]
                 continue

@@ -278,7 +278,7 @@ class _shuffle(Op):
         host.fill(1)
         np.cumsum(host, out=host)
         np.subtract(host, 1, out=host)
-        rng.row_generators()(0).shuffle(host)
+        rng.row(0).shuffle(host)
         if host is not order:
             copyto(order, host)
         gather(xp, data, order, 0, out)

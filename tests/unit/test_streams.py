@@ -73,3 +73,20 @@ def test_seed_is_one_for_the_program() -> None:
     seed(np.int64(11))  # type: ignore[arg-type]
     assert current_seed() == 11
     assert streams._seed == 11
+
+
+def test_a_row_has_a_generator_of_its_own() -> None:
+    stream = Stream("gamma", RunPosition(5, 3), 2)
+    drawn = [stream.row(number).integers(0, 2**63, 4) for number in (0, 1, 0)]
+    np.testing.assert_array_equal(drawn[0], drawn[2])
+    assert not (drawn[0] == drawn[1]).any()
+    key = [current_seed(), zlib.crc32(b"gamma") | 2 << 32]
+    expected = np.random.Generator(np.random.Philox(key=key, counter=[0, 3 + 1 + 1, 5, 0]))
+    np.testing.assert_array_equal(drawn[1], expected.integers(0, 2**63, 4))
+
+
+def test_float64_rows_are_those_of_the_whole_batch_too() -> None:
+    whole, part = np.empty((6, 8)), np.empty((2, 8))
+    Stream("a", RunPosition()).uniform(whole)
+    Stream("a", RunPosition(0, 3)).uniform(part)
+    np.testing.assert_array_equal(part, whole[3:5])
