@@ -25,7 +25,6 @@ CHECKS = (
     bodies.check_twice,
     numbers.check_types,
     numbers.check_sums,
-    numbers.check_integers,
     bodies.check_empty,
     bodies.check_scratch,
     planned.check_planned,

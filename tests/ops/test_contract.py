@@ -15,6 +15,7 @@ from arrayexec.context import asnumpy, copyto
 from arrayexec.registry import Op, find_op, get_op
 from arrayexec.testing import check_op
 from arrayexec.testing.bodies import modes, unequal
+from arrayexec.testing.numbers import check_integers
 from arrayexec.testing.trial import Trial
 from tests.strict_device import StrictArray, strict
 
@@ -38,6 +39,12 @@ NAMES = canonical()
 @pytest.mark.parametrize("name", NAMES)
 def test_contract(name: str) -> None:
     check_op(name, derivative=name not in NO_DERIVATIVE)
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES) - {"Custom"}))  # what a custom body does is its author's choice
+def test_whole_numbers_are_refused_or_run(name: str) -> None:
+    cls = get_op(name)
+    assert [fault for example in cls.examples for fault in check_integers(Trial(cls, example))] == []
 
 
 def examples() -> Iterator[Any]:
