@@ -62,4 +62,4 @@ class moments(Op):
         xp.multiply(apart, dvar.reshape(shape), out=apart)
         xp.multiply(apart, 2.0, out=apart)
         xp.add(apart, dmean.reshape(shape), out=apart)
-        xp.divide(apart, count, out=ddata, casting="same_kind")
+        xp.divide(apart, count, out=ddata, casting="unsafe")

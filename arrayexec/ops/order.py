@@ -275,15 +275,16 @@ class sort(Op):
         s.out0 = infer_ordered(s, "out0", s.out0, self.axis)
 
     def temps(self, s: Any) -> Scratch:
-        kind = s.dtype("data")
-        line = line_shape(s.data, self.axis)
-        return {**order_temps(s.data, self.axis, kind), "line": (line, kind), "place": (s.out0, "int64")}
+        kind = np.dtype(s.dtype("data"))
+        line = line_shape(s.data, self.axis), kind if kind.kind in "biuf" else FLOAT32  # bfloat16 does not order NaN
+        return {**order_temps(s.data, self.axis, kind), "line": line, "place": (s.out0, "int64")}
 
     def forward(self, xp: Any, data: Any, out0: Any, line: Temp) -> None:
         view = lined(xp, data, self.axis)
         xp.copyto(line.reshape(view.shape), view)
         line.sort(axis=-1)
-        xp.copyto(lined(xp, out0, self.axis), line.reshape(view.shape)[..., :: 1 if self.is_ascend else -1])
+        found = line.reshape(view.shape)[..., :: 1 if self.is_ascend else -1]
+        xp.copyto(lined(xp, out0, self.axis), found, casting="unsafe")
 
     def backward(
         self, xp: Any, dout0: Any, data: Any, ddata: Any, lines: Temp, keys: Temp, counted: Temp, place: Temp

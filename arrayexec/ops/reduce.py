@@ -30,8 +30,9 @@ def wide(kind: Any) -> Any:
 
 
 def narrow(kind: Any) -> Any:
-    """Type in which numbers of type ``kind`` are summed: their own, float32 for float16."""
-    return np.dtype(np.float32) if kind == np.float16 else kind
+    """Type in which numbers of type ``kind`` are summed: their own, float32 for floating ones of 16 bits."""
+    kind = np.dtype(kind)
+    return np.dtype(np.float32) if kind.itemsize == 2 and kind.kind not in "iu" else kind
 
 
 def total_of(s: Any, kind: Any) -> tuple[tuple[int, ...], Any]:

@@ -152,3 +152,17 @@ def test_an_index_type_that_is_too_narrow_is_refused(dtype: str, most: int) -> N
             shapes_of(operator, {"data": (1, most + 1)}, dtype=dtype)
     assert shapes_of("sort", {"data": (1, 2**33)})["node_output0"] == (1, 2**33)
     assert math.prod(shapes_of("argsort", {"data": (2**20, 2**20)}, dtype="int64", axis=None)["node_output"]) == 2**40
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_order_of_bfloat16(descending: bool) -> None:
+    kind = np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
+    data = awkward("float32", (3, 40)).astype(kind)
+    wanted = orders(data.astype(np.float32), 1, descending)
+    values = np.take_along_axis(data, wanted, 1)
+    found = run("sort", {"data": data}, [np.ones_like(data)], is_ascend=not descending)
+    np.testing.assert_array_equal(found.out.astype(np.float32), values.astype(np.float32))
+    assert found.out.dtype == found.gradients["data"].dtype == kind
+    both = run("topk", {"data": data}, k=9, ret_typ="both", is_ascend=not descending)
+    np.testing.assert_array_equal(both.outputs[0].astype(np.float32), values[:, :9].astype(np.float32))
+    np.testing.assert_array_equal(both.outputs[1], wanted[:, :9])

@@ -261,3 +261,16 @@ def test_old_names() -> None:
     data = uniform((2, 3))
     for old, new in (("sum_axis", "sum"), ("max_axis", "max"), ("min_axis", "min")):
         np.testing.assert_array_equal(run(old, {"data": data}, axis=1).out, run(new, {"data": data}, axis=1).out)
+
+
+def test_sums_of_bfloat16_are_kept_in_single() -> None:
+    kind = np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
+    ones = np.ones((1, 4096), kind)  # 8 bits alone stop at 256
+    for name, options in (("sum", {"axis": 1}), ("nansum", {"axis": 1}), ("norm", {"axis": 1, "ord": 1})):
+        assert float(run(name, {"data": ones}, **options).out[0]) == 4096, name
+    assert float(run("mean", {"data": ones}, axis=1).out[0]) == float(run("moments", {"data": ones}, axes=1).out[0]) == 1
+    assert float(run("cumsum", {"a": ones}, axis=1).out[0, -1]) == 4096
+    copies = run("tile", {"data": ones[:, :1]}, [ones], reps=(1, 4096))
+    assert float(copies.gradients["data"][0, 0]) == 4096
+    with pytest.raises(TypeInferenceError, match="positions up to 299, but it is bfloat16"):
+        run("argmax", {"data": ones[:, :300]}, axis=1)
