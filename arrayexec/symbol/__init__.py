@@ -9,11 +9,12 @@ from ..errors import UnknownOperatorError as _UnknownOperatorError
 from ..errors import near_miss as _near_miss
 from . import operators as _operators
 from .functions import arange, eye, full, hypot, linspace, maximum, minimum, ones, pow, power, split_v2, zeros
+from .namespaces import contrib, linalg, random
 from .symbol import Group, Symbol, Variable, load, load_json, var
 
 __all__ = [
-    "Group", "Symbol", "Variable", "arange", "eye", "full", "hypot", "linspace", "load", "load_json", "maximum",
-    "minimum", "ones", "pow", "power", "split_v2", "var", "zeros",
+    "Group", "Symbol", "Variable", "arange", "contrib", "eye", "full", "hypot", "linalg", "linspace", "load",
+    "load_json", "maximum", "minimum", "ones", "pow", "power", "random", "split_v2", "var", "zeros",
 ]  # fmt: skip
 
 
