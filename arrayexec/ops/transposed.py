@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 from ..errors import AttributeValueError
@@ -52,6 +52,9 @@ class Transposed(Op):
 
     linear_class: ClassVar[type[Op]]
     wrt: ClassVar[str]
+    rows, passes, linear, examples = None, (), (), ()  # not those of the operator, which stands behind in each class
+    inplace: ClassVar[Mapping[str, str]] = {}
+    unused = Op.unused
 
     def __post_init__(self) -> None:
         super_init = getattr(super(), "__post_init__", None)
@@ -96,6 +99,9 @@ class Transposed(Op):
 
     def is_view(self, train: bool) -> bool:
         return bool(self.inner.is_view(train)) and signature_of(self.inner).inputs[0] == self.wrt
+
+    def keeps(self, want: frozenset[str]) -> Iterable[str]:
+        return [name for name in Op.keeps(self, want) if name != "head" or want != {"head"}]
 
     def gradient(self, sym: Any, dout: Any, head: Any, **values: Any) -> Mapping[str, Any]:
         """As the text of this module says."""
@@ -143,14 +149,6 @@ def _register(name: str, cls: type[Op], wrt: str) -> None:
         "wrt": wrt,
         "forward": forward,
         "backward": backward,
-        "hints": cls.hints,
-        "rows": None,
-        "inplace": {},
-        "passes": (),
-        "linear": (),
-        "examples": (),
-        "keeps": Op.keeps,
-        "unused": Op.unused,
     }
     register_op(type(name, (Transposed, cls), space), name=name)
 
