@@ -26,6 +26,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from ..errors import ArgumentError
 from ..registry import Op, Sample, Temp, get_op, register_op
 from .checks import check_floating
 from .error_function import erf
@@ -194,7 +195,7 @@ class _Writer:
             self.where(arguments, target)
             return
         operands, taken = self.operands(function, arguments, target)
-        if function == "power" and self.constant(arguments[1]):
+        if function == "power":
             self.step(f"power(xp, {operands[0]}, {operands[1]}, {target})", operands, target)
         elif function in _SCRATCH:
             extra = [self.take("t") for _ in range(_SCRATCH[function])]
@@ -256,14 +257,17 @@ class _Writer:
         return not any(name in reads for reads, _ in self.steps[first + 1 :])
 
 
-def power(xp: Any, base: Any, exponent: float, out: Any) -> None:
+def power(xp: Any, base: Any, exponent: Any, out: Any) -> None:
     """``out = base ** exponent``; whole small exponents without the general power, which is 20 times slower."""
-    if exponent == 1.0:
+    if isinstance(exponent, float) and exponent == 1.0:
         xp.copyto(out, base)
-    elif exponent == 2.0:
+    elif isinstance(exponent, float) and exponent == 2.0:
         xp.square(base, out=out)
     else:
-        xp.power(base, exponent, out=out, casting="unsafe")
+        try:
+            xp.power(base, exponent, out=out, casting="unsafe")
+        except ValueError as error:
+            raise ArgumentError(f"whole numbers have no negative powers; Cast to a floating type ({error})") from None
 
 
 def sum_to(xp: Any, source: Any, target: Any, total: Any) -> None:

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arrayexec import registry
+from arrayexec import registry, sym
 from arrayexec.dims import from_user
-from arrayexec.errors import ShapeError, TypeInferenceError
+from arrayexec.errors import ArgumentError, ShapeError, TypeInferenceError
 from arrayexec.ops import broadcast, elemwise
 from arrayexec.ops.expression import FUNCTIONS, Pointwise, Row, Table, compile_row
 from arrayexec.ops.special import SPECIAL
@@ -510,3 +510,12 @@ def test_old_names_mean_the_same() -> None:
     pairs |= {"_GreaterEqualScalar": "_greater_equal_scalar", "_Power": "_power", "broadcast_plus": "broadcast_add"}
     for old, new in pairs.items():
         assert get_op(old) is get_op(new), old
+
+
+def test_whole_numbers_have_no_negative_powers() -> None:
+    base, exponent = np.array([2, 3], "int32"), np.array([2, -1], "int32")
+    symbol = sym.Variable("a") ** sym.Variable("b")
+    with pytest.raises(ArgumentError, match="whole numbers have no negative powers") as caught:
+        symbol.eval(a=base, b=exponent)
+    assert "_power" in "".join(caught.value.__notes__)
+    assert symbol.eval(a=base, b=abs(exponent))[0].tolist() == [4, 3]
