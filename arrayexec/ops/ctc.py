@@ -167,7 +167,8 @@ class CTCLoss(Op):
                 xp.add(beta, emit, out=after)
                 _move(after, two, three, skips, slice(1, None), slice(None, -1), slice(2, None), slice(None, -2))
                 _log_add(xp, after, two, three, beta)
-            xp.copyto(beta, ends, where=known.steps == step + 1)
+            if data_lengths is not None or step + 1 == len(data):
+                xp.copyto(beta, ends, where=known.steps == step + 1)
             self._emissions(xp, data[step], row, places, emit)
             xp.add(alpha[step], beta, out=two)
             xp.subtract(two, xp.max(two, axis=1, keepdims=True), out=two)
