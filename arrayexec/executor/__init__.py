@@ -2,11 +2,12 @@
 
 from .arena import Arena, InputPool, allocate_segment, note_write, pool_of
 from .bind import assemble, bind, simple_bind
+from .bound import Meeting
 from .checks import check_values
 from .executor import Executor
-from .parts import Inferred, inferred
+from .parts import Binding, Inferred, Placement, inferred
 
 __all__ = [
-    "Arena", "Executor", "Inferred", "InputPool", "allocate_segment", "assemble", "bind", "check_values", "inferred",
-    "note_write", "pool_of", "simple_bind",
+    "Arena", "Binding", "Executor", "Inferred", "InputPool", "Meeting", "Placement", "allocate_segment", "assemble",
+    "bind", "check_values", "inferred", "note_write", "pool_of", "simple_bind",
 ]  # fmt: skip

@@ -6,9 +6,9 @@ import functools
 import itertools
 import operator
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -52,6 +52,14 @@ def _poisoned(call: Call, blocks: Sequence[Array]) -> None:
     call()
 
 
+class Meeting(NamedTuple):
+    """A step at which devices and ranks meet: its operator, which body, and the arrays by the body's parameters."""
+
+    op: Any
+    kind: str
+    arrays: Mapping[str, Any]
+
+
 class BoundPlan:
     """Arrays for every value of a plan, and one call a step (a section of lanes is one call).
 
@@ -65,7 +73,7 @@ class BoundPlan:
         self.plan = plan
         self._binding, self._states, self._position = binding, states, position
         held = ((plan.arguments, arguments), (plan.gradients, binding.gradients), (plan.aux, aux))
-        named = {number: arrays[name] for numbers, arrays in held for name, number in numbers.items()}
+        named = {number: arrays.get(name) for numbers, arrays in held for name, number in numbers.items()}
         self.arrays: list[Array] = []
         contexts = binding.placement.contexts
         buffers = [blocks[context] for context, _ in zip(contexts, plan.arenas, strict=False)]
@@ -102,6 +110,35 @@ class BoundPlan:
         self._repeated_part = self._part("forward")
         self.backward_part = self._part("backward")
         self._ready = [(i + 1, step.ready) for i, step in enumerate(self.backward_part[1]) if step.ready]
+
+    def value(self, name: str) -> Array | None:
+        """The array of a kept value by name: of several parts of one gradient, their sum."""
+        plan = self.plan
+        found = [w for step in plan.steps for w in step.writes if plan.values[w].name == name]
+        found += [number for number, value in enumerate(plan.values) if value.name == name and not found]
+        return self.arrays[found[-1]] if found and (found[-1] in plan.kept or plan.offsets[found[-1]] is None) else None
+
+    def stages(self, forward: bool, on_ready: Callable[[str], None] | None = None) -> Iterator[Meeting]:
+        """Run one direction; at each step at which devices meet the caller does what the step would do, then goes on.
+
+        ``on_ready(argument)``: as in `backward`.
+        """
+        calls, steps = self.forward_part if forward else self.backward_part
+        start = 0
+        for stop, step in enumerate(steps, 1):
+            meets = "comm" in step.bindings
+            if not (meets or step.ready):
+                continue
+            self.run(calls[start : stop - meets], steps[start : stop - meets])
+            start = stop
+            if meets and step.op is not None:
+                context = self.context(step.writes[0])
+                bound = (self._bound(binding, step.node, context) for binding in step.bindings)
+                parameters = getattr(step.op.form, step.kind).parameters
+                yield Meeting(step.op, step.kind, dict(zip(parameters, bound, strict=True)))
+            for name in step.ready if on_ready is not None else ():
+                on_ready(name)  # type: ignore[misc]
+        self.run(calls[start:], steps[start:])
 
     def _part(self, *phases: str) -> tuple[list[Call], list[Step]]:
         part = [item for item in self._all if item[1].phase in phases]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 from ..context import Context, copyto
@@ -20,7 +20,7 @@ from ..errors import (
 from ..plan import Plan, make_plan
 from ..streams import RunPosition
 from .arena import WriteMark, mark_arrays, write
-from .bound import BoundPlan
+from .bound import BoundPlan, Meeting
 from .checks import check_values, check_writable
 from .parts import Binding
 from .watch import MonitorCallback, Watch, copy_of, watch_for
@@ -172,6 +172,7 @@ class Executor:
                 backward=kind != INFER, indirect=indirect, strided=strided,
                 rewrites=() if watched else binding.rewrites, inplace=not watched,
                 alignment=max(context.alignment for context in self.contexts), places=binding.placement.nodes,
+                keep=binding.keep,
             )  # fmt: skip
         return self._plans[mode]
 
@@ -245,6 +246,37 @@ class Executor:
             return list(bound.outputs)
         held, found = {**self.arg_dict, **self._binding.aux}, watch.found
         return {name: found[name] if name in found else self._copy_of(name, held[name]) for name in internals}
+
+    def value(self, name: str) -> Array | None:
+        """A value of the last run by its name in the plan, ``d <name>`` a gradient; None where it was not kept."""
+        bound = self._bound.get(self._run.mode) if self._run is not None else None
+        return None if bound is None else bound.value(name)
+
+    def stages(
+        self, forward: bool, is_train: bool = True, heads: Sequence[Array | None] = (),
+        on_ready: Callable[[str], None] | None = None,
+    ) -> Iterator[Meeting]:  # fmt: skip
+        """Run one direction up to the next step at which devices meet, whose arrays the caller then combines.
+
+        As ``forward(is_train)`` and ``backward(heads, on_ready=…)`` right after it, on executors that nobody watches.
+        """
+        with self.arena.held_by(self):
+            if forward:
+                bound = self._bind_plan(TRAIN if is_train else INFER)
+                self._run = _Run(TRAIN if is_train else INFER, kept=is_train)
+                self._position.step, self._position.first_row = self.step, self.first_row
+                self.arena.last = (self.title, id(self))
+            else:
+                bound = self._bind_plan(TRAIN)
+                for target, given in zip(bound.head_gradients, heads, strict=True):
+                    if target is not None:
+                        copyto(target, given)
+            yield from bound.stages(forward, on_ready)
+            if forward and self._run is not None:
+                self._run.finished, self._outputs = True, bound.outputs
+                self.step += is_train
+            elif self._run is not None:
+                self._run.kept = False
 
     def _copy_of(self, name: str, array: Array) -> Array:
         """A copy of the array of a variable."""

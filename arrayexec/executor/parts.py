@@ -16,7 +16,7 @@ import numpy as np
 from ..context import Context
 from ..dims import known
 from ..errors import BindError, ShapeError, TypeInferenceError, format_shape, message, near_miss
-from ..plan import Rewrite
+from ..plan import Keep, Rewrite
 from ..registry import Known
 from ..symbol.graph import Graph
 from ..symbol.infer import infer_shapes, infer_types
@@ -82,7 +82,11 @@ class Placement:
 
 @dataclasses.dataclass(frozen=True)
 class Binding:
-    """A symbol with its arrays by name, and how it is run. ``pooled`` arguments are views of the ``pool``."""
+    """A symbol with its arrays by name, and how it is run. ``pooled`` arguments are views of the ``pool``.
+
+    ``keep``: values that can be read when a run is done. A gradient without an array lies in the arena, if a rewrite
+    puts it there.
+    """
 
     inferred: Inferred
     placement: Placement
@@ -96,6 +100,7 @@ class Binding:
     rewrites: tuple[Rewrite, ...] = ()
     tier: str = "reference"
     threads: ThreadPoolExecutor | None = None
+    keep: Keep = Keep()  # noqa: RUF009
 
 
 def inferred(symbol: Any, shapes: Mapping[str, Any], types: Mapping[str, Any], call: str) -> Inferred:

@@ -8,19 +8,19 @@ from typing import Any
 from ..symbol.graph import Graph
 from .build import build
 from .memory import lay_out
-from .record import Draft, Plan, Step, Value
+from .record import Draft, Keep, Plan, Step, Value
 from .spread import spread
 
 Rewrite = Callable[[Draft], Draft]
 
-__all__ = ["Draft", "Plan", "Rewrite", "Step", "Value", "build", "lay_out", "make_plan", "spread"]
+__all__ = ["Draft", "Keep", "Plan", "Rewrite", "Step", "Value", "build", "lay_out", "make_plan", "spread"]
 
 
 def make_plan(
     graph: Graph, shapes: Sequence[Any], types: Sequence[Any], wants: Mapping[str, str], *, is_train: bool,
     backward: bool = True, indirect: frozenset[str] = frozenset(), strided: frozenset[str] = frozenset(),
-    rewrites: Sequence[Rewrite] = (), alignment: int = 64, keep_all: bool = False, places: Sequence[int] = (),
-    inplace: bool = True,
+    rewrites: Sequence[Rewrite] = (), alignment: int = 64, keep: Keep = Keep(),  # noqa: B008
+    places: Sequence[int] = (), inplace: bool = True,
 ) -> Plan:  # fmt: skip
     """Plan of one mode of a graph; ``rewrites`` (fusion, layouts, shards) see the draft before memory is laid out.
 
@@ -32,4 +32,4 @@ def make_plan(
         draft.passed = []  # they count steps that the rewrite has changed
     if places:
         draft = spread(draft, graph, places)
-    return lay_out(draft, alignment, keep_all, inplace)
+    return lay_out(draft, alignment, keep, inplace)

@@ -6,7 +6,7 @@ import bisect
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .record import Draft, Plan, Step
+from .record import Draft, Keep, Plan, Step
 
 
 def times(steps: Sequence[Step]) -> list[int]:
@@ -42,6 +42,16 @@ class _Lives:
     def touch(self, storage: int, time: int) -> None:
         self.start[storage] = min(self.start.get(storage, time), time)
         self.end[storage] = max(self.end.get(storage, time), time)
+
+    def keep(self, keep: Keep, begin: int) -> set[int]:
+        """Let what ``keep`` names live to the end; backward begins at time ``begin``. Gives these storages."""
+        kept = {self.storage[v] for v in self.draft.outputs}
+        for value, storage in zip(self.draft.values, self.storage, strict=True):
+            early = keep.scope == "forward" and value.role != "scratch" and self.start.get(storage, begin) < begin
+            if storage in self.end and (early or keep.scope == "all" or value.name in keep.names):
+                self.end[storage] = self.end_of_time
+                kept.add(storage)
+        return kept
 
     def share(self) -> None:
         """Let outputs take the bytes of an input that nobody needs afterwards, where the operator allows it."""
@@ -124,19 +134,19 @@ def _best_fit(spans: Sequence[_Span]) -> tuple[dict[int, int], int]:
     return offsets, top
 
 
-def lay_out(draft: Draft, alignment: int = 64, keep_all: bool = False, inplace: bool = True) -> Plan:
+def lay_out(draft: Draft, alignment: int = 64, keep: Keep = Keep(), inplace: bool = True) -> Plan:  # noqa: B008
     """The plan of a draft: offsets of all values in the arenas of their places, ``alignment`` bytes aligned.
 
-    ``keep_all`` keeps every value to the end (no byte is used twice). Without ``inplace`` what a step reads is still
-    there when it is done.
+    ``keep``: values that are still there when all is done. Without ``inplace`` what a step reads is still there when it
+    is done.
     """
     steps = draft.steps
     backward_start = next((i for i, step in enumerate(steps) if step.phase == "backward"), len(steps))
     lives = _Lives(draft, backward_start)
-    if keep_all:
-        for storage in lives.end:
-            lives.end[storage] = lives.end_of_time
-    elif inplace:
+    begin = lives.time[backward_start] if backward_start < len(steps) else lives.end_of_time
+    last = lives.keep(keep, begin)
+    kept = frozenset(number for number, storage in enumerate(lives.storage) if storage in last)
+    if inplace:
         lives.share()
     storages = {s for s in lives.storage if draft.values[s].in_arena and s in lives.start}
     output_rank = {lives.storage[v]: i for i, v in reversed(list(enumerate(draft.outputs)))}
@@ -165,7 +175,7 @@ def lay_out(draft: Draft, alignment: int = 64, keep_all: bool = False, inplace: 
         head_gradients=tuple(draft.head_gradients), arguments=dict(draft.arguments), aux=dict(draft.aux),
         gradients=dict(draft.gradients), is_train=draft.is_train, offsets=tuple(offsets), arenas=tuple(arenas),
         live_bytes=live, entries=tuple(draft.entries), passed=tuple(draft.passed),
-        peak_step=last_step.get(peak, 0), dead_after=tuple(map(tuple, dead)),
+        kept=kept, peak_step=last_step.get(peak, 0), dead_after=tuple(map(tuple, dead)),
     )  # fmt: skip
 
 

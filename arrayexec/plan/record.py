@@ -102,6 +102,18 @@ class Draft:
         return number
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Keep:
+    """Which values of the arena are still there when a run is done, beside its outputs.
+
+    ``scope``: ``outputs`` nothing more, ``forward`` what forward makes (without scratch), ``all`` everything; ``names``
+    are kept in every scope.
+    """
+
+    scope: str = "outputs"
+    names: frozenset[str] = frozenset()
+
+
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """What to run, on which bytes. ``offsets`` has a place for every value in the arena, None for the user's arrays."""
@@ -122,6 +134,8 @@ class Plan:
     peak_step: int
     passed: tuple[Passed, ...]
     entries: tuple[int, ...]
+    kept: frozenset[int]
+    """Values of the arena whose bytes are theirs to the end."""
     dead_after: tuple[tuple[int, ...], ...]
     """For every step, the arena values whose bytes are free when it is done."""
 

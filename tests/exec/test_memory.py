@@ -11,7 +11,7 @@ import pytest
 import arrayexec as ax
 from arrayexec import sym
 from arrayexec.executor import bind
-from arrayexec.plan import make_plan
+from arrayexec.plan import Keep, make_plan
 from arrayexec.symbol.infer import infer_types
 from arrayexec.testing.naive import NaiveRun
 
@@ -259,5 +259,5 @@ def test_a_plan_is_data() -> None:
     one = make_plan(net.graph, shapes, types, wants, is_train=True)
     assert pickle.loads(pickle.dumps(one)) == one
     assert "backward FullyConnected 'fc19'" in " ".join(str(one).split())
-    kept = make_plan(net.graph, shapes, types, wants, is_train=True, keep_all=True)
+    kept = make_plan(net.graph, shapes, types, wants, is_train=True, keep=Keep("all"))
     assert kept.arena_bytes > 2 * one.arena_bytes
