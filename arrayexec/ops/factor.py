@@ -57,8 +57,8 @@ def lapack(op: Op, must: str, start: int, function: Callable[..., Any], *stacks:
             try:
                 function(*(stack[number : number + 1] for stack in stacks))
             except np.linalg.LinAlgError as error:
-                fact = f"{op.form.name}: matrix {start + number} of its input must {must}, but it is not so"
-                raise ArgumentError(f"{fact} ({error})") from None
+                fact = f"{op.form.name}: matrix {start + number} of its input must {must}, but LAPACK found"
+                raise ArgumentError(f"{fact}: {error}") from None
         raise
 
 

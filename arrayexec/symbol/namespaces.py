@@ -40,7 +40,7 @@ def _law(title: str, *names: str) -> Callable[..., Symbol]:
             return apply(f"_random_{title}", (), {**given, **words})
         if len(symbols) < len(names):
             raise CompositionError(f"sym.random.{title}: either all or none of {', '.join(names)} are symbols")
-        order = [key for key in (*names, "lam") if key in given]
+        order = names if len(given.keys() & set(names)) else tuple(given)  # the scale of exponential is lam by now
         return apply(f"_sample_{title}", tuple(given[key] for key in order), words)
 
     draw.__name__ = title
