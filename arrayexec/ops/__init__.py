@@ -24,6 +24,7 @@ FAMILIES: dict[str, str] = {
     "resize": "_contrib_BilinearResize2D _npx_bilinear_resize2d _contrib_AdaptiveAvgPooling2D",
     "deform": "_contrib_DeformableConvolution DeformableConvolution _npx_deformable_convolution "
     "_contrib_ModulatedDeformableConvolution ModulatedDeformableConvolution _npx_modulated_deformable_convolution",
+    "correlation": "Correlation",
     "resample": "UpSampling depth_to_space space_to_depth",
     "pool": "Pooling",
     "pool_legacy": "Pooling_v1",
@@ -69,6 +70,7 @@ FAMILIES: dict[str, str] = {
     "ones_like _identity_with_attr_like_rhs",
     "running": "_np_cumsum cumsum",
     "moments": "moments",
+    "collective": "_batch_moments _joined_moments _normalized",
     "rnn_parameters": "_rnn_param_concat",
     "custom": "Custom",
     "elemwise": (
