@@ -70,8 +70,8 @@ class DeformableConvolution(Op):
             raise AttributeValueError(f"{name}: attribute 'layout' must be NCHW or None, but it is {self.layout!r}")
         if min(self.num_group, self.num_filter, self.num_deformable_group) < 1 or self.num_filter % self.num_group:
             raise AttributeValueError(
-                f"{name}: attribute 'num_filter' must be a multiple of 'num_group', these and 'num_deformable_group' at "
-                f"least 1, but they are {self.num_filter}, {self.num_group}, {self.num_deformable_group}"
+                f"{name}: attribute 'num_filter' must be a multiple of 'num_group', these and 'num_deformable_group' "
+                f"at least 1, but they are {self.num_filter}, {self.num_group}, {self.num_deformable_group}"
             )
 
     def inputs(self) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ import numpy as np
 from arrayexec import cpu, sym
 from tests.errors.recorder import PACKAGE, Recorder, checks_of
 
-FILES = ("windows", "conv", "deconv", "resample", "separable", "resize", "deform", "pool", "pool_legacy")
+FILES = ("windows", "conv", "deconv", "resample", "separable", "resize", "deform", "correlation", "pool", "pool_legacy")
 RECORDER = Recorder(Path(__file__).parent / "texts_conv.txt", [PACKAGE / "ops" / f"{name}.py" for name in FILES])
 cases = RECORDER.cases
 
@@ -114,6 +114,12 @@ cases(
     deformable_channels=refused(lambda: deformable(num_group=2), a=(1, 3, 4, 4)),
     deformable_size=refused(deformable, a=(1, 3, 4, 2)),
     deformable_offset=refused(deformable, a=(1, 3, 4, 4), o=(1, 9, 2, 2)),
+)
+
+cases(
+    correlation_kernel=lambda: sym.Correlation(A, Var("b"), kernel_size=2, name="n"),
+    correlation_stride=lambda: sym.Correlation(A, Var("b"), stride2=0, name="n"),
+    correlation_size=refused(lambda: sym.Correlation(A, Var("b"), name="n"), a=(1, 1, 3, 2)),
 )
 
 (
