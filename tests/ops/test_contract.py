@@ -23,7 +23,7 @@ LISTED = {name: family for family, names in ops.FAMILIES.items() for name in nam
 
 # Their gradient is by definition not the derivative of what they output.
 NO_DERIVATIVE = {
-    "SoftmaxOutput", "IdentityAttachKLSparseReg", "amp_cast",
+    "SoftmaxOutput", "IdentityAttachKLSparseReg", "amp_cast", "_joined_moments",
     "_contrib_box_nms", "_contrib_gradientmultiplier", "_contrib_round_ste", "_contrib_sign_ste",
 }  # fmt: skip
 
