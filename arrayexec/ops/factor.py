@@ -20,8 +20,8 @@ from .matrix import check_matrices, keep_triangle, same_stack, square, stacked, 
 
 Array = Any
 
-PIECE = 2048  # values of matrices that are worked on at a time
-BLOCK = 64  # rows that a substitution solves together
+PIECE = 4096  # values of matrices that are worked on at a time
+BLOCK = 32  # rows that a substitution solves together
 
 
 def check_lapack(t: Any, name: str) -> None:

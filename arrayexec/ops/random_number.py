@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -27,7 +27,7 @@ _SHAPE = {"shape": (3, 4), "dtype": "float64"}
 class _Random(draw.Drawn):
     """Base of what has a shape of its own."""
 
-    hints = ("ctx",)
+    hints: ClassVar[tuple[str, ...]] = ("ctx",)
 
     def __post_init__(self: Any) -> None:
         self.check(*self._numbers())
@@ -52,7 +52,7 @@ class _Like(_Random):
     """Base of what has the shape and type of ``data``, whose values do not count."""
 
     rows = "parallel"
-    hints = ()
+    hints: ClassVar[tuple[str, ...]] = ()
 
     def inputs(self) -> tuple[str, ...]:
         return ("data",)
