@@ -80,7 +80,8 @@ class Columns(NamedTuple):
             out = tuple((length - axis.reach) // axis.stride + 1 for length, axis in zip(padded, axes, strict=True))
         image = max(1, channels * math.prod(axis.kernel for axis in axes) * math.prod(out))
         return cls(
-            images, groups, channels // groups, filters // groups, tuple(axes), tuple(size), padded, tuple(out), last, narrow,
+            images, groups, channels // groups, filters // groups, tuple(axes), tuple(size), padded, tuple(out), last,
+            narrow,
             tile_images=max(1, min(images, TILE // image)),
             tile_lines=-(-out[0] // -(-image // TILE)),
         )  # fmt: skip

@@ -74,7 +74,8 @@ def spread(xp: Any, g: Columns, dout: Array, weight: Array, ddata: Array, room: 
         return
     for tile in g.tiles():
         arriving = g.arriving(xp, dout, tile, room.product)
-        xp.matmul(filters, arriving, out=g.cells(tile, room.columns)[1])
+        product = xp.multiply if g.filters == 1 else xp.matmul  # of one filter a group: no sum to run
+        product(filters, arriving, out=g.cells(tile, room.columns)[1])
         g.scatter(xp, ddata, tile, room.columns, room.padded)
 
 

@@ -291,7 +291,7 @@ class ModulatedDeformableConvolution(DeformableConvolution):
     """
 
     im2col_step: int = 64
-    hints = ("workspace", "layout", "im2col_step")
+    hints = ("workspace", "layout", "im2col_step")  # type: ignore[assignment]
     examples = (
         {"data": (2, 2, 14, 12), "offset": Sample((2, 12, 13, 10), 0.1, 0.4), "kernel": (2, 3), "num_filter": 2},
         {"data": (1, 4, 17, 9), "offset": Sample((1, 16, 8, 10), 0.1, 0.4), "kernel": (2, 2), "num_filter": 4,

@@ -22,17 +22,21 @@ class _Resize(Op):
     def _lines(self, size: int, count: int) -> Lines:
         return averages(size, count)
 
-    def _maps(self, sizes: tuple[int, ...], counts: tuple[int, ...]) -> list[Lines]:
-        return [self._lines(size, count) for size, count in zip(sizes[2:], counts[2:], strict=True)]
+    def _maps(self, sizes: tuple[int, ...], counts: tuple[int, ...]) -> tuple[Lines, Lines]:
+        return self._lines(sizes[2], counts[2]), self._lines(sizes[3], counts[3])
+
+    def _turned(self, sizes: tuple[int, ...], counts: tuple[int, ...]) -> tuple[Lines, Lines]:
+        rows, columns = self._maps(sizes, counts)
+        return turned(rows), turned(columns)
 
     def types(self, t: Any) -> None:
         t.same()
         check_floating(t, "data")
 
     def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
-        maps, kind, planes = self._maps(s.data, s.out), s.dtype("data"), s.data[0] * s.data[1]
-        back = [turned(lines) for lines in maps]
-        return most(scratch(planes, *maps, kind), scratch(planes, *back, kind))
+        kind, planes = s.dtype("data"), s.data[0] * s.data[1]
+        ways = (self._maps(s.data, s.out), self._turned(s.data, s.out))
+        return most(*(scratch(planes, rows, columns, kind) for rows, columns in ways))
 
 
 @register_op(name="_contrib_BilinearResize2D", aliases=("_npx_bilinear_resize2d",))
@@ -113,13 +117,12 @@ class BilinearResize2D(_Resize):
     def forward(
         self, xp: Any, data: Array, like: Array, out: Array, source: Temp, lines: Temp, item: Temp, total: Temp
     ) -> None:
-        apply(xp, data, out, *self._maps(data.shape, out.shape), source, lines, item, total)
+        apply(xp, data, out, self._maps(data.shape, out.shape), source, lines, item, total)
 
     def backward(
         self, xp: Any, dout: Array, ddata: Array, source: Temp, lines: Temp, item: Temp, total: Temp
     ) -> None:
-        maps = [turned(axis) for axis in self._maps(ddata.shape, dout.shape)]
-        apply(xp, dout, ddata, *maps, source, lines, item, total)
+        apply(xp, dout, ddata, self._turned(ddata.shape, dout.shape), source, lines, item, total)
 
 
 @register_op(name="_contrib_AdaptiveAvgPooling2D")
@@ -153,10 +156,9 @@ class AdaptiveAvgPooling2D(_Resize):
         check_filled(s, "data")
 
     def forward(self, xp: Any, data: Array, out: Array, source: Temp, lines: Temp, item: Temp, total: Temp) -> None:
-        apply(xp, data, out, *self._maps(data.shape, out.shape), source, lines, item, total)
+        apply(xp, data, out, self._maps(data.shape, out.shape), source, lines, item, total)
 
     def backward(
         self, xp: Any, dout: Array, ddata: Array, source: Temp, lines: Temp, item: Temp, total: Temp
     ) -> None:
-        maps = [turned(axis) for axis in self._maps(ddata.shape, dout.shape)]
-        apply(xp, dout, ddata, *maps, source, lines, item, total)
+        apply(xp, dout, ddata, self._turned(ddata.shape, dout.shape), source, lines, item, total)

@@ -21,32 +21,32 @@ class Lines(NamedTuple):
     """Source lines and their weights, one row a term; a line of fewer terms has ``size``, a line of zeros, with 0."""
 
     size: int
-    index: tuple[tuple[int, ...], ...]
-    weight: tuple[tuple[float, ...], ...]
+    sources: tuple[tuple[int, ...], ...]
+    weights: tuple[tuple[float, ...], ...]
 
     @classmethod
     def of(cls, size: int, sums: list[list[tuple[int, float]]]) -> Lines:
         """From the terms (source line, weight) of every output line."""
         terms = max(map(len, sums), default=0)
         filled = [terms_of + [(size, 0.0)] * (terms - len(terms_of)) for terms_of in sums]
-        index = tuple(tuple(line[t][0] for line in filled) for t in range(terms))
-        return cls(size, index, tuple(tuple(line[t][1] for line in filled) for t in range(terms)))
+        sources = tuple(tuple(line[t][0] for line in filled) for t in range(terms))
+        return cls(size, sources, tuple(tuple(line[t][1] for line in filled) for t in range(terms)))
 
     @property
-    def count(self) -> int:
+    def length(self) -> int:
         """Output lines."""
-        return len(self.index[0])
+        return len(self.sources[0])
 
 
 @functools.lru_cache(maxsize=256)
 def turned(lines: Lines) -> Lines:
     """The adjoint: what the source lines get from the output lines."""
     sums: list[list[tuple[int, float]]] = [[] for _ in range(lines.size)]
-    for index, weight in zip(lines.index, lines.weight, strict=True):
-        for place, (source, factor) in enumerate(zip(index, weight, strict=True)):
+    for sources, weights in zip(lines.sources, lines.weights, strict=True):
+        for place, (source, factor) in enumerate(zip(sources, weights, strict=True)):
             if source < lines.size:
                 sums[source].append((place, factor))
-    return Lines.of(lines.count, [terms or [(lines.count, 0.0)] for terms in sums])
+    return Lines.of(lines.length, [terms or [(lines.length, 0.0)] for terms in sums])
 
 
 @functools.lru_cache(maxsize=256)
@@ -74,25 +74,26 @@ class Chunk(NamedTuple):
 
     rows: slice
     source: slice
-    index: tuple[tuple[int, ...], ...]
-    weight: tuple[tuple[float, ...], ...]
+    sources: tuple[tuple[int, ...], ...]
+    weights: tuple[tuple[float, ...], ...]
     zeros: bool  # whether a term is the row of zeros, which is counted as the one after the last
 
 
 @functools.lru_cache(maxsize=256)
 def _chunks(rows: Lines, columns: Lines) -> tuple[int, tuple[Chunk, ...]]:
     """Planes (a channel of an image) that are gone through at once, and the chunks of rows."""
-    width = max(columns.size + 1, columns.count)
-    length = max(1, min(rows.count, BLOCK // width))
+    width = max(columns.size + 1, columns.length)
+    length = max(1, min(rows.length, BLOCK // width))
     chunks = []
-    for start in range(0, rows.count, length):
-        part = slice(start, min(start + length, rows.count))
-        index, weight = ([line[part] for line in lines] for lines in (rows.index, rows.weight))
-        read = [place for line in index for place in line if place < rows.size] or [0]
+    for start in range(0, rows.length, length):
+        part = slice(start, min(start + length, rows.length))
+        sources = [line[part] for line in rows.sources]
+        read = [place for line in sources for place in line if place < rows.size] or [0]
         first, last = min(read), max(read)
-        local = tuple(tuple(min(place, last + 1) - first for place in line) for line in index)
-        zeros = any(place == rows.size for line in index for place in line)
-        chunks.append(Chunk(part, slice(first, last + 1), local, tuple(weight), zeros))
+        local = tuple(tuple(min(place, last + 1) - first for place in line) for line in sources)
+        zeros = any(place == rows.size for line in sources for place in line)
+        weights = tuple(line[part] for line in rows.weights)
+        chunks.append(Chunk(part, slice(first, last + 1), local, weights, zeros))
     return max(1, BLOCK // (length * width)), tuple(chunks)
 
 
@@ -102,7 +103,7 @@ def scratch(planes: int, rows: Lines, columns: Lines, kind: Any) -> Mapping[str,
     count = min(count, planes)
     most = max(chunk.rows.stop - chunk.rows.start for chunk in chunks)
     span = max((chunk.source.stop - chunk.source.start + 1) * chunk.zeros for chunk in chunks)
-    values = count * most * max(columns.size + 1, columns.count)
+    values = count * most * max(columns.size + 1, columns.length)
     return {
         "source": ((count * span * columns.size,), kind),
         "lines": ((values,), wide(kind)),
@@ -117,15 +118,16 @@ def most(first: Mapping[str, Any], second: Mapping[str, Any]) -> Mapping[str, An
 
 
 def apply(
-    xp: Any, data: Array, out: Array, rows: Lines, columns: Lines,
+    xp: Any, data: Array, out: Array, maps: tuple[Lines, Lines],
     source: Array, lines: Array, item: Array, total: Array,
 ) -> None:  # fmt: skip
     """``out`` (n, c, …) = rows and columns of ``data`` (n, c, h, w) through the two maps."""
+    rows, columns = maps
     count, chunks = _chunks(rows, columns)
-    along = [(xp.array(i), xp.array(w, lines.dtype)) for i, w in zip(columns.index, columns.weight, strict=True)]
+    along = [(xp.array(i), xp.array(w, lines.dtype)) for i, w in zip(columns.sources, columns.weights, strict=True)]
     for chunk in chunks:
         down = [
-            (xp.array(i), xp.array(w, lines.dtype)[:, None]) for i, w in zip(chunk.index, chunk.weight, strict=True)
+            (xp.array(i), xp.array(w, lines.dtype)[:, None]) for i, w in zip(chunk.sources, chunk.weights, strict=True)
         ]
         for images, channels in _blocks(data.shape, count):
             x, y = data[images, channels, chunk.source], out[images, channels, chunk.rows]
