@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -9,6 +10,7 @@ from ..dims import UNKNOWN
 from ..errors import AttributeValueError
 from ..registry import Op, Temp, register_op
 from .checks import check_floating
+from .pool import Pooling
 from .separable import Lines, apply, averages, interpolation, most, scratch, turned
 from .windows import check_filled, is_known
 
@@ -155,10 +157,35 @@ class AdaptiveAvgPooling2D(_Resize):
         s.data = (*s.out[:2], UNKNOWN, UNKNOWN)
         check_filled(s, "data")
 
-    def forward(self, xp: Any, data: Array, out: Array, source: Temp, lines: Temp, item: Temp, total: Temp) -> None:
-        apply(xp, data, out, self._maps(data.shape, out.shape), source, lines, item, total)
+    def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
+        plain, none = _pooling(s.data[2:], s.out[2:]), ((0,), s.dtype("data"))
+        names = ("source", "lines", "item", "total", "sums", "part", "power", "hit", "left", "first")
+        return {**dict.fromkeys(names, none), **(plain.temps(s) if plain else super().temps(s))}
+
+    def forward(
+        self, xp: Any, data: Array, out: Array, source: Temp, lines: Temp, item: Temp, total: Temp, power: Temp
+    ) -> None:
+        plain = _pooling(data.shape[2:], out.shape[2:])
+        if plain:
+            plain.forward(xp, data, out, total, power)
+        else:
+            apply(xp, data, out, self._maps(data.shape, out.shape), source, lines, item, total)
 
     def backward(
-        self, xp: Any, dout: Array, ddata: Array, source: Temp, lines: Temp, item: Temp, total: Temp
-    ) -> None:
-        apply(xp, dout, ddata, self._turned(ddata.shape, dout.shape), source, lines, item, total)
+        self, xp: Any, dout: Array, ddata: Array, source: Temp, lines: Temp, item: Temp, total: Temp,
+        sums: Temp, part: Temp, power: Temp, hit: Temp, left: Temp, first: Temp,
+    ) -> None:  # fmt: skip
+        plain = _pooling(ddata.shape[2:], dout.shape[2:])
+        if plain:
+            plain.backward(xp, dout, None, None, ddata, sums, part, power, lines, hit, left, first)
+        else:
+            apply(xp, dout, ddata, self._turned(ddata.shape, dout.shape), source, lines, item, total)
+
+
+@functools.lru_cache(maxsize=256)
+def _pooling(sizes: tuple[int, ...], counts: tuple[int, ...]) -> Pooling | None:
+    """The pooling that gives the means where all windows are equal and share no place."""
+    if any(size % count for size, count in zip(sizes, counts, strict=True)):
+        return None
+    kernel = tuple(size // count for size, count in zip(sizes, counts, strict=True))
+    return Pooling(kernel=kernel, stride=kernel, pool_type="avg")
