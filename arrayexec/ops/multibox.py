@@ -32,8 +32,8 @@ def _check_count(operator: str, name: str, values: tuple[float, ...], count: int
 class MultiBoxPrior(Op):
     """``out`` (1, h·w·a, 4) = prior boxes around the cells of data (n, c, h, w), of which only h and w are read.
 
-    Around every cell lie ``a = len(sizes) + len(ratios) - 1`` boxes: one a size with ratio 1, then the first size with
-    every further ratio: height ``size / √ratio``, width ``size · √ratio · h / w``. The center of cell (i, j) is
+    Around every cell lie ``a = len(sizes) + len(ratios) - 1`` boxes: one a size with the first ratio, then the first
+    size with every further ratio: height ``size / √ratio``, width ``size · √ratio · h / w``. The center of cell (i, j) is
     ``((i + offsets[0]) · steps[0], (j + offsets[1]) · steps[1])``; steps that are not positive are (1 / h, 1 / w).
     ``clip`` cuts to [0, 1]. There is no gradient.
     """
@@ -82,7 +82,7 @@ class MultiBoxPrior(Op):
         if not out.size:
             return
         step_y, step_x = self.steps if min(self.steps) > 0 else (1 / height, 1 / width)
-        roots = [1.0] * len(self.sizes) + [math.sqrt(ratio) for ratio in self.ratios[1:]]
+        roots = [math.sqrt(ratio) for ratio in (*self.ratios[:1] * len(self.sizes), *self.ratios[1:])]
         sizes = (*self.sizes, *self.sizes[:1] * (len(self.ratios) - 1))
         half_y = xp.asarray([size / root / 2 for size, root in zip(sizes, roots, strict=True)])
         half_x = xp.asarray([size * height / width * root / 2 for size, root in zip(sizes, roots, strict=True)])

@@ -1,4 +1,4 @@
-"""Pooling of regions of interest: ROIPooling, ROIAlign, PSROIPooling.
+"""Pooling of regions of interest: ROIPooling, and what it shares with ROIAlign.
 
 A region is a row (image, x1, y1, x2, y2) in pixels of the input, times ``spatial_scale`` in those of data.
 Regions of an image that is not there give 0 and pass no gradient.
@@ -20,29 +20,32 @@ from .linalg import wide
 
 Array = Any
 BINS = 256  # bins of one step of ROIPooling
-VALUES = 1 << 18  # values of the largest array of one step of a weighted pooling
+VALUES = 1 << 14  # gradients of one step
 
 
-def _check_pooled(operator: str, name: str, sizes: tuple[int, ...]) -> None:
+def check_pooled(operator: str, name: str, sizes: tuple[int, ...]) -> None:
     if len(sizes) != 2 or min(sizes) < 1:
         raise AttributeValueError(f"{operator}: attribute '{name}' must hold two sizes >= 1, but it is {sizes}")
 
 
-def _check_data(s: Any) -> None:
+def check_image(s: Any) -> None:
     """Refuse data without pixels."""
     if any(dim is not UNKNOWN and dim == 0 for dim in s.data[2:]):
         s.fail("data", f"must have pixels, but it is {format_shape(s.data)}")
 
 
-def _image(xp: Any, rois: Array, count: int) -> Array:
+def image_of(xp: Any, rois: Array, count: int) -> Array:
     """Number of the image of every region, ``count`` where there is none."""
     number = xp.trunc(rois[:, 0])
     return xp.where(xp.logical_and(number >= 0, number < count), number, count).astype("int64")
 
 
-def _of_image(xp: Any, image: Array, number: int) -> Array:
-    """Which regions are of one image; a device, which alone knows how many, takes all, with weights 0 or 1."""
-    return np.flatnonzero(image == number) if xp is np else xp.arange(image.shape[0])
+def regions_of(xp: Any, image: Array, number: int, step: int) -> Iterator[tuple[Array, Array]]:
+    """Regions of one image, ``step`` at a time, and 1 for each; a device takes all, with 0 for those of others."""
+    chosen = np.flatnonzero(image == number) if xp is np else xp.arange(image.shape[0])
+    for first in range(0, chosen.shape[0], step):
+        rows = chosen[first : first + step]
+        yield rows, image[rows] == number
 
 
 @register_op(aliases=("_npx_roi_pooling",))
@@ -64,14 +67,14 @@ class ROIPooling(Op):
     )
 
     def __post_init__(self) -> None:
-        _check_pooled("ROIPooling", "pooled_size", self.pooled_size)
+        check_pooled("ROIPooling", "pooled_size", self.pooled_size)
 
     def infer(self, s: Any) -> None:
         s.data, s.rois = (UNKNOWN,) * 4, (UNKNOWN, 5)
         s.out = (s.rois[0], s.data[1], *self.pooled_size)
         s.index = s.out
         s.rois, s.data = (s.out[0], 5), (UNKNOWN, s.out[1], UNKNOWN, UNKNOWN)
-        _check_data(s)
+        check_image(s)
 
     def types(self, t: Any) -> None:
         t.same()
@@ -110,7 +113,7 @@ class ROIPooling(Op):
             return
         per_region = math.prod(self.pooled_size)
         height, width = data.shape[2:]
-        image = _image(xp, rois, data.shape[0])
+        image = image_of(xp, rois, data.shape[0])
         (top, bottom), (left, right) = self._bins(xp, rois, 0, height), self._bins(xp, rois, 1, width)
         bins = (rois.shape[0], *self.pooled_size)
         level_y, level_x = _level(xp, bottom - top), _level(xp, right - left)
@@ -160,7 +163,7 @@ class ROIPooling(Op):
         if not ddata.size:
             return
         count, channels, height, width = ddata.shape
-        image = xp.minimum(_image(xp, rois, count), count - 1)  # a region without an image has no index
+        image = xp.minimum(image_of(xp, rois, count), count - 1)  # a region without an image has no index
         flat, start = total.reshape(-1), (xp.arange(channels) * (height * width))[:, None, None]
         for first in range(0, rois.shape[0], places.shape[0]):
             part = slice(first, min(first + places.shape[0], rois.shape[0]))
@@ -176,7 +179,7 @@ class ROIPooling(Op):
 
 def _regions(out: tuple[int, ...]) -> int:
     """How many regions are gone over together."""
-    return max(1, min(out[0], VALUES // 16 // max(1, math.prod(out[1:]))))
+    return max(1, min(out[0], VALUES // max(1, math.prod(out[1:]))))
 
 
 def _level(xp: Any, length: Array) -> Array:
