@@ -1,26 +1,91 @@
 """Products of matrices: the fully connected layer, dot and batch_dot.
 
-All of them end in ``xp.matmul`` straight into the result; sums of 16-bit values run in float32.
+All of them end in ``xp.matmul`` straight into the result. 16-bit values are multiplied in float32, piece by piece: sums
+keep their precision, and no array library has a fast product of them on a processor.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..dims import ANY, UNKNOWN, product, replace
 from ..errors import AttributeValueError
-from ..registry import Op, Sample, register_op
+from ..registry import Op, Sample, Temp, register_op
 from . import transposed
 
 Array = Any
+LEAST = 256  # rows that one piece of a 16-bit product has: enough for BLAS to be at its speed
+PIECE = 1 << 18  # values that one piece takes where that makes more rows, or several matrices of a stack
 
 
 def wide(dtype: Any) -> Any:
     """Type in which sums over values of ``dtype`` run: float32 for 16-bit floats, else the type itself."""
     return "float32" if dtype.kind in "fV" and dtype.itemsize == 2 else dtype  # V: another package's bfloat16
+
+
+def room_for(kind: Any, *products: tuple[Sequence[int], int, int, int]) -> tuple[tuple[int, ...], Any]:
+    """Scratch in which :func:`multiply` works: each product is (axes of the stack, m, k, n) for (m, k) · (k, n)."""
+    if wide(kind) is kind:
+        return (0,), kind
+    sizes = [0]
+    for stack, m, k, n in products:
+        whole, few, many = m * k + k * n + m * n, min(m, n), max(m, n)
+        streamed = few * k + min(many, max(LEAST, PIECE // max(k + few, 1))) * (k + few)
+        several = min(stack[-1] if stack else 1, PIECE // max(whole, 1)) * whole
+        sizes.append(max(min(whole, streamed), several))
+    return (max(sizes),), "float32"
+
+
+def multiply(xp: Any, left: Array, right: Array, out: Array, room: Array) -> None:
+    """``out = left · right`` for matrices or equal stacks of them; 16-bit ones in ``room``, which is empty for others.
+
+    Of a pair of matrices the smaller goes there whole; rows of the other, and of the result, piece by piece.
+    """
+    if not room.size or not out.size:
+        xp.matmul(left, right, out=out)
+        return
+    (m, k), n = left.shape[-2:], right.shape[-1]
+    whole = m * k + k * n + m * n
+    if out.ndim > 2:
+        several = room.size // whole if out.ndim == 3 else 0
+        if several > 1:
+            for start in range(0, len(out), several):
+                part = slice(start, start + several)
+                _through(xp, left[part], _widened(xp, right[part], room), out[part], room[several * k * n :])
+        else:
+            for one, other, result in zip(left, right, out, strict=True):
+                multiply(xp, one, other, result, room)
+        return
+    if m < n:
+        left, right, out, m, n = right.T, left.T, out.T, n, m
+    kept, rest = _widened(xp, right, room), room[k * n :]
+    rows = max(1, rest.size // (k + n))
+    for start in range(0, m, rows):
+        part = slice(start, start + rows)
+        _through(xp, left[part], kept, out[part], rest)
+
+
+def _widened(xp: Any, source: Array, room: Array) -> Array:
+    """A copy of ``source`` at the start of ``room``, its last two axes in the order in which they lie in memory."""
+    flat, shape = room[: source.size], source.shape
+    if source.strides[-1] > source.strides[-2]:
+        copy = flat.reshape(*shape[:-2], shape[-1], shape[-2]).swapaxes(-1, -2)
+    else:
+        copy = flat.reshape(shape)
+    xp.copyto(copy, source)
+    return copy
+
+
+def _through(xp: Any, left: Array, right: Array, out: Array, room: Array) -> None:
+    """``out = left · right`` for a ``right`` that is wide already."""
+    product = room[left.size :][: out.size].reshape(out.shape)
+    if out.strides[-1] > out.strides[-2]:
+        product = product.reshape(*out.shape[:-2], *out.shape[:-3:-1]).swapaxes(-1, -2)
+    xp.matmul(_widened(xp, left, room), right, out=product)
+    xp.copyto(out, product, casting="same_kind")
 
 
 @register_op
@@ -73,20 +138,24 @@ class FullyConnected(Op):
     def keeps(self, want: frozenset[str]) -> Iterable[str]:
         return [name for name, user in (("weight", "data"), ("data", "weight")) if user in want]
 
-    def forward(self, xp: Any, data: Array, weight: Array, bias: Array, out: Array) -> None:
+    def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
+        (h, k), n = s.weight, s.data[0] if self.flatten else math.prod(s.data[:-1])
+        return {"room": room_for(s.dtype("data"), ((), n, k, h), ((), n, h, k), ((), h, n, k))}
+
+    def forward(self, xp: Any, data: Array, weight: Array, bias: Array, out: Array, room: Temp) -> None:
         rows = out.reshape(-1, self.num_hidden)
-        xp.matmul(data.reshape(len(rows), weight.shape[1]), weight.T, out=rows)
+        multiply(xp, data.reshape(len(rows), weight.shape[1]), weight.T, rows, room)
         if bias is not None:
             xp.add(out, bias, out=out)
 
     def backward(
-        self, xp: Any, dout: Array, data: Array, weight: Array, ddata: Array, dweight: Array, dbias: Array
+        self, xp: Any, dout: Array, data: Array, weight: Array, ddata: Array, dweight: Array, dbias: Array, room: Temp
     ) -> None:
         arriving = dout.reshape(-1, self.num_hidden)
         if ddata is not None:
-            xp.matmul(arriving, weight, out=ddata.reshape(len(arriving), weight.shape[1]))
+            multiply(xp, arriving, weight, ddata.reshape(len(arriving), weight.shape[1]), room)
         if dweight is not None:
-            xp.matmul(arriving.T, data.reshape(len(arriving), dweight.shape[1]), out=dweight)
+            multiply(xp, arriving.T, data.reshape(len(arriving), dweight.shape[1]), dweight, room)
         if dbias is not None:
             xp.sum(arriving, axis=0, dtype=wide(dbias.dtype), out=dbias)
 
@@ -136,6 +205,11 @@ class dot(Op):
         s.lhs = contracted + s.out[:split] if self.transpose_a else s.out[:split] + contracted
         s.rhs = s.out[split:] + contracted if self.transpose_b else contracted + s.out[split:]
 
+    def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
+        k = s.lhs[0 if self.transpose_a else -1]
+        m, n = math.prod(s.lhs) // max(k, 1), math.prod(s.rhs) // max(k, 1)
+        return {"room": room_for(s.dtype("lhs"), ((), m, k, n), ((), m, n, k), ((), k, m, n))}
+
     def _matrices(self, lhs: Array, rhs: Array) -> tuple[Array, Array]:
         """lhs as (m, k) and rhs as (k, n), without copying where they are contiguous."""
         k = lhs.shape[0 if self.transpose_a else -1]
@@ -144,17 +218,17 @@ class dot(Op):
         left = lhs.reshape(k, m).T if self.transpose_a else lhs.reshape(m, k)
         return left, rhs.reshape(n, k).T if self.transpose_b else rhs.reshape(k, n)
 
-    def forward(self, xp: Any, lhs: Array, rhs: Array, out: Array) -> None:
+    def forward(self, xp: Any, lhs: Array, rhs: Array, out: Array, room: Temp) -> None:
         left, right = self._matrices(lhs, rhs)
-        xp.matmul(left, right, out=out.reshape(left.shape[0], right.shape[1]))
+        multiply(xp, left, right, out.reshape(left.shape[0], right.shape[1]), room)
 
-    def backward(self, xp: Any, dout: Array, lhs: Array, rhs: Array, dlhs: Array, drhs: Array) -> None:
+    def backward(self, xp: Any, dout: Array, lhs: Array, rhs: Array, dlhs: Array, drhs: Array, room: Temp) -> None:
         left, right = self._matrices(lhs, rhs)
         arriving = dout.reshape(left.shape[0], right.shape[1])
         if dlhs is not None:
-            _product(xp, arriving, right.T, dlhs, self.transpose_a)
+            _product(xp, arriving, right.T, dlhs, self.transpose_a, room)
         if drhs is not None:
-            _product(xp, left.T, arriving, drhs, self.transpose_b)
+            _product(xp, left.T, arriving, drhs, self.transpose_b, room)
 
 
 @register_op
@@ -195,27 +269,31 @@ class batch_dot(Op):
     def keeps(self, want: frozenset[str]) -> Iterable[str]:
         return [name for name, user in (("rhs", "lhs"), ("lhs", "rhs")) if user in want]
 
-    def forward(self, xp: Any, lhs: Array, rhs: Array, out: Array) -> None:
-        xp.matmul(_turned(lhs, self.transpose_a), _turned(rhs, self.transpose_b), out=out)
+    def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
+        stack, (m, k), (_, n) = s.lhs[:-2], _order(s.lhs, self.transpose_a), _order(s.rhs, self.transpose_b)
+        return {"room": room_for(s.dtype("lhs"), (stack, m, k, n), (stack, m, n, k), (stack, k, m, n))}
 
-    def backward(self, xp: Any, dout: Array, lhs: Array, rhs: Array, dlhs: Array, drhs: Array) -> None:
+    def forward(self, xp: Any, lhs: Array, rhs: Array, out: Array, room: Temp) -> None:
+        multiply(xp, _turned(lhs, self.transpose_a), _turned(rhs, self.transpose_b), out, room)
+
+    def backward(self, xp: Any, dout: Array, lhs: Array, rhs: Array, dlhs: Array, drhs: Array, room: Temp) -> None:
         if dlhs is not None:
-            _stacks(xp, dout, _turned(rhs, not self.transpose_b), dlhs, self.transpose_a)
+            _stacks(xp, dout, _turned(rhs, not self.transpose_b), dlhs, self.transpose_a, room)
         if drhs is not None:
-            _stacks(xp, _turned(lhs, not self.transpose_a), dout, drhs, self.transpose_b)
+            _stacks(xp, _turned(lhs, not self.transpose_a), dout, drhs, self.transpose_b, room)
 
 
-def _product(xp: Any, left: Array, right: Array, out: Array, transposed: bool) -> None:
+def _product(xp: Any, left: Array, right: Array, out: Array, transposed: bool, room: Array) -> None:
     """left · right, or its transpose, into ``out`` of any rank."""
     if transposed:
         left, right = right.T, left.T
-    xp.matmul(left, right, out=out.reshape(left.shape[0], right.shape[1]))
+    multiply(xp, left, right, out.reshape(left.shape[0], right.shape[1]), room)
 
 
-def _stacks(xp: Any, left: Array, right: Array, out: Array, transposed: bool) -> None:
+def _stacks(xp: Any, left: Array, right: Array, out: Array, transposed: bool, room: Array) -> None:
     if transposed:
         left, right = _turned(right, True), _turned(left, True)
-    xp.matmul(left, right, out=out)
+    multiply(xp, left, right, out, room)
 
 
 def _turned(array: Array, transposed: bool) -> Array:

@@ -12,7 +12,7 @@ from typing import Any
 from ..dims import ANY, UNKNOWN, Shape, product, replace
 from ..errors import format_shape
 from ..registry import Many, Op, Temp, register_op, signature_of
-from .linalg import wide
+from .linalg import multiply, room_for, wide
 from .transposed import gradients
 
 Array = Any
@@ -103,24 +103,32 @@ class _Product(Op):
     def _rows(self: Any, xp: Any, array: Array) -> Array:
         return array if self.axis % array.ndim == array.ndim - 2 else xp.moveaxis(array, self.axis, -2)
 
-    def _multiply(self: Any, xp: Any, A: Array, B: Array, out: Array) -> None:
+    def temps(self: Any, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
+        axis = self.axis % len(s.A)
+        (row, inner), (_, column) = self._places(axis)
+        stack, m, k, n = (*s.A[:axis], *s.A[axis + 1 : -1]), s.A[row], s.A[inner], s.B[column]
+        return {"room": room_for(s.dtype("A"), (stack, m, k, n), (stack, m, n, k), (stack, k, m, n))}
+
+    def _multiply(self: Any, xp: Any, A: Array, B: Array, out: Array, room: Array) -> None:
         a, b = turned(self._rows(xp, A), self.transpose_a), turned(self._rows(xp, B), self.transpose_b)
-        xp.matmul(a, b, out=self._rows(xp, out))
+        multiply(xp, a, b, self._rows(xp, out), room)
         _scale(xp, out, self.alpha)
 
-    def _backward(self: Any, xp: Any, dout: Array, A: Array, B: Array, dA: Array, dB: Array) -> None:
+    def _backward(self: Any, xp: Any, dout: Array, A: Array, B: Array, dA: Array, dB: Array, room: Array) -> None:
         arriving = self._rows(xp, dout)
         if dA is not None:
             left, right = arriving, turned(self._rows(xp, B), not self.transpose_b)
-            self._transposed(xp, left, right, dA, self.transpose_a)
+            self._transposed(xp, left, right, dA, self.transpose_a, room)
         if dB is not None:
             left, right = turned(self._rows(xp, A), not self.transpose_a), arriving
-            self._transposed(xp, left, right, dB, self.transpose_b)
+            self._transposed(xp, left, right, dB, self.transpose_b, room)
 
-    def _transposed(self: Any, xp: Any, left: Array, right: Array, out: Array, transposed: bool) -> None:
+    def _transposed(
+        self: Any, xp: Any, left: Array, right: Array, out: Array, transposed: bool, room: Array
+    ) -> None:  # fmt: skip
         if transposed:
             left, right = turned(right), turned(left)
-        xp.matmul(left, right, out=self._rows(xp, out))
+        multiply(xp, left, right, self._rows(xp, out), room)
         _scale(xp, out, self.alpha)
 
     def keeps(self, want: frozenset[str]) -> Iterable[str]:
@@ -151,16 +159,18 @@ class _linalg_gemm(_Product):
         super().infer(s)
 
     def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
-        return {"scaled": (s.C if self.beta != 1 else (0,), s.dtype("out"))}
+        return {**super().temps(s), "scaled": (s.C if self.beta != 1 else (0,), s.dtype("out"))}
 
-    def forward(self, xp: Any, A: Array, B: Array, C: Array, out: Array, scaled: Temp) -> None:
-        self._multiply(xp, A, B, out)
+    def forward(self, xp: Any, A: Array, B: Array, C: Array, out: Array, scaled: Temp, room: Temp) -> None:
+        self._multiply(xp, A, B, out, room)
         if self.beta != 1:
             C = xp.multiply(C, self.beta, out=scaled, casting="unsafe")
         xp.add(out, C, out=out)
 
-    def backward(self, xp: Any, dout: Array, A: Array, B: Array, dA: Array, dB: Array, dC: Array) -> None:
-        self._backward(xp, dout, A, B, dA, dB)
+    def backward(
+        self, xp: Any, dout: Array, A: Array, B: Array, dA: Array, dB: Array, dC: Array, room: Temp
+    ) -> None:  # fmt: skip
+        self._backward(xp, dout, A, B, dA, dB, room)
         if dC is not None:
             xp.multiply(dout, self.beta, out=dC, casting="unsafe")
 
@@ -187,11 +197,11 @@ class _linalg_gemm2(_Product):
         {"A": (3, 2, 4), "B": (5, 2, 4), "axis": 0, "transpose_b": True},
     )
 
-    def forward(self, xp: Any, A: Array, B: Array, out: Array) -> None:
-        self._multiply(xp, A, B, out)
+    def forward(self, xp: Any, A: Array, B: Array, out: Array, room: Temp) -> None:
+        self._multiply(xp, A, B, out, room)
 
-    def backward(self, xp: Any, dout: Array, A: Array, B: Array, dA: Array, dB: Array) -> None:
-        self._backward(xp, dout, A, B, dA, dB)
+    def backward(self, xp: Any, dout: Array, A: Array, B: Array, dA: Array, dB: Array, room: Temp) -> None:
+        self._backward(xp, dout, A, B, dA, dB, room)
 
 
 @register_op(aliases=("linalg_syrk",))
@@ -210,18 +220,17 @@ class _linalg_syrk(Op):
         s.A = replace(s.A, axis, s.out[-1])
 
     def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
-        return {"both": (s.out, s.dtype("out"))}
+        stack, m, n = s.A[:-2], *s.A[-2:]
+        room = room_for(s.dtype("A"), (stack, m, n, m), (stack, n, m, n), (stack, m, m, n), (stack, m, n, n))
+        return {"both": (s.out, s.dtype("out")), "room": room}
 
-    def forward(self, xp: Any, A: Array, out: Array) -> None:
-        xp.matmul(turned(A, self.transpose), turned(A, not self.transpose), out=out)
+    def forward(self, xp: Any, A: Array, out: Array, room: Temp) -> None:
+        multiply(xp, turned(A, self.transpose), turned(A, not self.transpose), out, room)
         _scale(xp, out, self.alpha)
 
-    def backward(self, xp: Any, dout: Array, A: Array, dA: Array, both: Temp) -> None:
+    def backward(self, xp: Any, dout: Array, A: Array, dA: Array, both: Temp, room: Temp) -> None:
         xp.add(dout, turned(dout), out=both)
-        if self.transpose:
-            xp.matmul(A, both, out=dA)
-        else:
-            xp.matmul(both, A, out=dA)
+        multiply(xp, *((A, both) if self.transpose else (both, A)), dA, room)
         _scale(xp, dA, self.alpha)
 
     def gradient(self, sym: Any, dout: Any, A: Any) -> Mapping[str, Any]:
