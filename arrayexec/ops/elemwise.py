@@ -16,6 +16,8 @@ from ..registry import Many, Op, Sample, register_op, signature_of
 from .expression import Row, Table
 
 _NUMBER = {"scalar": (float, 1.0)}
+_TYPED = {**_NUMBER, "is_int": (bool, True)}  # the newest files say whether the number was written as a whole one
+_HINTS = ("is_int",)
 _TO_LHS = "Of equal values the left one gets the gradient."
 _ZERO = "The gradient is zero."
 _HALVES = "Halves go away from zero."
@@ -76,7 +78,7 @@ def _with_number() -> Iterator[Row]:
         alias = f"_{'R' if reverse else ''}{camel(plain)}Scalar"
         alias += f" _scatter_{name}_scalar" if name in ("plus", "minus") else ""
         values = {"scalar": 2.5}
-        return Row(f"_{name}_scalar", forward, backward, alias, note, _NUMBER, values, **options)
+        return Row(f"_{name}_scalar", forward, backward, alias, note, _TYPED, values, hints=_HINTS, **options)
 
     yield row("plus", "data + scalar", "dout")
     yield row("minus", "data - scalar", "dout")
@@ -96,7 +98,8 @@ def _with_number() -> Iterator[Row]:
     for name, forward in COMPARISONS:
         forward = forward.replace("lhs", "data").replace("rhs", "scalar")
         scalar = {"scalar": 0.0 if name.startswith("logical") else 2.0}
-        yield Row(f"_{name}_scalar", forward, (), f"_{camel(name)}Scalar", _ZERO, _NUMBER, scalar, low=0.0, high=3.0)
+        alias = f"_{camel(name)}Scalar"
+        yield Row(f"_{name}_scalar", forward, (), alias, _ZERO, _TYPED, scalar, low=0.0, high=3.0, hints=_HINTS)
     yield Row(
         "smooth_l1",
         "where(abs(data) * (scalar * scalar) < 1, 0.5 * square(scalar * data), abs(data) - 0.5 / (scalar * scalar))",

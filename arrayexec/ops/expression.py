@@ -67,6 +67,8 @@ class Row(NamedTuple):
     """Range of the example's inputs: where the formula is defined and has a gradient."""
     whole: bool = False
     """True if whole numbers go through all intermediate values unharmed."""
+    hints: tuple[str, ...] = ()
+    """Attributes that change no number."""
 
 
 class Expression(NamedTuple):
@@ -388,6 +390,7 @@ def compile_row(row: Row, module: str, base: type[Pointwise] = Pointwise) -> typ
         "inplace": bodies.inplace,
         "passes": () if base.broadcasts else tuple(n for n, g in gradients.items() if ast.unparse(g) == "dout"),
         "floating": bodies.floating,
+        "hints": row.hints,
         "examples": [_example(row, expression, base.broadcasts)],
     }
     cls: type[Pointwise] = register_op(type(row.name, (base,), space), name=row.name, aliases=row.aliases.split())

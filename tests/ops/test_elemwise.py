@@ -485,13 +485,20 @@ def test_what_is_not_in_the_language_is_refused(text: str) -> None:
         row(text)
 
 
+@pytest.mark.parametrize("name", ["_plus_scalar", "_rpower_scalar", "_lesser_equal_scalar"])
+def test_files_may_say_how_the_number_was_written(name: str) -> None:
+    given = {"scalar": "1.5", "is_int": "False"}
+    data = np.array([0.5, 2.0])
+    np.testing.assert_array_equal(forward(name, {"data": data}, **given), forward(name, {"data": data}, scalar=1.5))
+
+
 def test_operators_pickle_by_name() -> None:
     program = "import pickle, sys; print(pickle.loads(bytes.fromhex(sys.argv[1])))"
     op = make_op("_plus_scalar", {"scalar": 2.5})
     run = subprocess.run(
         [sys.executable, "-c", program, pickle.dumps(op).hex()], capture_output=True, text=True, timeout=60, check=True
     )
-    assert run.stdout.strip() == "_plus_scalar(scalar=2.5)"
+    assert run.stdout.strip() == "_plus_scalar(scalar=2.5, is_int=True)"
     with pytest.raises(AttributeError):
         _ = elemwise.no_such_operator  # type: ignore[attr-defined]
 
