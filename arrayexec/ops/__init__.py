@@ -104,6 +104,7 @@ FAMILIES: dict[str, str] = {
     "sampler": "BilinearSampler GridGenerator SpatialTransformer",
     "roi": "ROIPooling _npx_roi_pooling",
     "roi_align": "_contrib_ROIAlign ROIAlign",
+    "proposal": "_contrib_Proposal Proposal _contrib_MultiProposal MultiProposal",
     "multibox": "_contrib_MultiBoxPrior MultiBoxPrior _npx_multibox_prior _contrib_MultiBoxTarget MultiBoxTarget "
     "_npx_multibox_target _contrib_MultiBoxDetection MultiBoxDetection _npx_multibox_detection",
     "boxes": "_contrib_box_iou _npx_box_iou _contrib_box_nms _contrib_box_non_maximum_suppression _npx_box_nms "

@@ -76,7 +76,7 @@ def pool_back(
 def pool_own(xp: Any, data: Array, image: Array, wy: Array, wx: Array, out: Array) -> None:
     """As :func:`pool`, but every bin has channels of its own: data (n, c, p, q, h, w)."""
     out.fill(0)
-    channels, height, width = data.shape[1], *data.shape[4:]
+    channels, height = data.shape[1], data.shape[4]
     step = max(1, VALUES // 16 // max(1, channels * height))
     for number in range(data.shape[0]):
         for rows, own in regions_of(xp, image, number, step):
