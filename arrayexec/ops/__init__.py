@@ -88,7 +88,7 @@ FAMILIES: dict[str, str] = {
         "_LogicalXorScalar smooth_l1 _copy identity negative abs sign round rint ceil floor trunc fix exp "
         "expm1 log log2 log10 log1p sqrt rsqrt cbrt rcbrt square reciprocal sin cos tan arcsin arccos arctan "
         "sinh cosh tanh arcsinh arccosh arctanh degrees radians sigmoid relu softsign hard_sigmoid erf "
-        "logical_not clip Cast cast add_n ElementWiseSum gamma gammaln digamma erfinv log_sigmoid mish "
+        "logical_not clip Cast cast add_n ElementWiseSum gamma gammaln digamma trigamma erfinv log_sigmoid mish "
         "_contrib_quadratic quadratic _contrib_gradientmultiplier _contrib_round_ste _contrib_sign_ste _grad_add "
         "_scatter_elemwise_div "
         "_scatter_plus_scalar _scatter_minus_scalar _Not_Equal _Greater_Equal _Lesser_Equal _Logical_And "

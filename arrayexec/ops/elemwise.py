@@ -160,6 +160,8 @@ _ONE_ARRAY = (
         note="Logarithm of the absolute value of gamma; infinite at 0, -1, -2, …"),
     Row("digamma", "digamma(data)", ("dout * trigamma(data)",), low=0.3, high=4.0,
         note="Derivative of gammaln; NaN at -1, -2, …"),
+    Row("trigamma", "trigamma(data)", ("dout * tetragamma(data)",), low=0.3, high=4.0,
+        note="Derivative of digamma; infinite at 0, -1, -2, …"),
     Row("log_sigmoid", "minimum(data, 0) - log1p(exp(-abs(data)))", ("-(dout * expm1(out))",)),
     Row("mish", f"data * tanh({_SOFTPLUS})",
         (f"dout * (tanh({_SOFTPLUS}) + data * (1 - square(tanh({_SOFTPLUS}))) / (exp(-data) + 1))",)),

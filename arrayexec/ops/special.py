@@ -49,6 +49,7 @@ _TAIL: Fit = (
 )  # fmt: skip
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510)  # B(2), B(4), …
 _STIRLING = tuple(b / ((2 * k + 2) * (2 * k + 1)) for k, b in enumerate(_BERNOULLI))
+_CURVE = tuple(b * (2 * k + 3) for k, b in enumerate(_BERNOULLI))
 _SLOPE = tuple(b / (2 * k + 2) for k, b in enumerate(_BERNOULLI))
 FAR = 8.0  # from here on the series in 1/x are exact
 
@@ -155,6 +156,22 @@ def _trigamma(xp: Any, x: Array, negative: bool) -> Array:
     return xp.where((x < 0) & (size > 0), mirrored, result)
 
 
+def _tetragamma(xp: Any, x: Array, negative: bool) -> Array:
+    size = xp.abs(x)
+    near = size < FAR
+    inverse = 1 / xp.where(near, size + 8, size)
+    square = inverse * inverse
+    result = -square - square * inverse - square * square * _power_series(square, _CURVE)
+    for step in range(8):
+        result -= 2 * near / (size + step) ** 3
+    if not negative:
+        return result
+    angle = math.pi * (size - xp.rint(size))
+    mirrored = result + 2 / size**3 + 2 * math.pi**3 / (xp.tan(angle) * xp.square(xp.sin(angle)))
+    mirrored = xp.where(angle == 0, math.nan, mirrored)
+    return xp.where(size == 0, -math.inf * xp.sign(1 / x), xp.where(x < 0, mirrored, result))
+
+
 def _erfinv(xp: Any, x: Array, negative: bool) -> Array:
     size = xp.abs(x)
     middle = _ratio(xp.minimum(xp.square(size), 0.7225), _MIDDLE)
@@ -182,6 +199,7 @@ SPECIAL: dict[str, Callable[[Any, Array, Array], None]] = {
     "gammaln": _in_pieces(_gammaln),
     "digamma": _in_pieces(_digamma),
     "trigamma": _in_pieces(_trigamma),
+    "tetragamma": _in_pieces(_tetragamma),
     "erfinv": _in_pieces(_erfinv),
 }
 """``function(xp, data, out)`` by name, element by element; ``out`` may be ``data``."""

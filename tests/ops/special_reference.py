@@ -20,6 +20,13 @@ def trigamma(x: float) -> float:
     return math.fsum([total, *(1 / (x + i) ** 2 for i in range(40))])
 
 
+def tetragamma(x: float) -> float:
+    """ψ''(x), the same way."""
+    far = x + 40
+    total = -1 / far**2 - 1 / far**3 - 1 / (2 * far**4) + 1 / (6 * far**6) - 1 / (6 * far**8)
+    return math.fsum([total, *(-2 / (x + i) ** 3 for i in range(40))])
+
+
 def erfinv(y: float) -> float:
     """The inverse of erf, a quantile of the normal distribution."""
     if abs(y) < 0.5:  # a quantile near one half loses the digits of what is near zero

@@ -84,6 +84,7 @@ UNARY: dict[str, Callable[[float], float]] = {
     "gamma": math.gamma,
     "gammaln": math.lgamma,
     "digamma": special_reference.digamma,
+    "trigamma": special_reference.trigamma,
     "erfinv": special_reference.erfinv,
     "log_sigmoid": lambda x: -math.log1p(math.exp(-x)),
     "mish": lambda x: x * math.tanh(math.log1p(math.exp(x))),
@@ -173,7 +174,7 @@ def number(function: Any) -> Callable[..., Any]:
 
 
 PLAIN: dict[str, Any] = {name: number(getattr(np, name)) for name in FUNCTIONS - {"erf", "where", *SPECIAL}}
-PLAIN |= {name: number(getattr(special_reference, name)) for name in ("digamma", "trigamma", "erfinv")}
+PLAIN |= {name: number(getattr(special_reference, name)) for name in ("digamma", "trigamma", "tetragamma", "erfinv")}
 PLAIN |= {"erf": number(math.erf), "gamma": number(math.gamma), "gammaln": number(math.lgamma)}
 PLAIN |= {"where": lambda condition, a, b: a if condition else b, "number": np.float64}
 ROWS = [row.name for row in (*elemwise.ROWS.rows(), *broadcast.ROWS.rows())]

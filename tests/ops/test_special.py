@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arrayexec import sym
+from arrayexec import cpu, sym
 from arrayexec.errors import TypeInferenceError
 from arrayexec.ops import special
 from arrayexec.ops.special import SPECIAL
@@ -17,8 +18,6 @@ from tests.ops import special_reference
 from tests.ops.runs import run
 
 INF, NAN = math.inf, math.nan
-WITH_POLES = ("gamma", "gammaln", "digamma", "trigamma")
-
 
 def values(name: str, data: Any) -> np.ndarray:
     data = np.asarray(data)
@@ -42,11 +41,12 @@ def positive() -> np.ndarray:
         ("gammaln", math.lgamma),
         ("digamma", special_reference.digamma),
         ("trigamma", special_reference.trigamma),
+        ("tetragamma", special_reference.tetragamma),
     ],
 )
 def test_positive_numbers(name: str, reference: Callable[[float], float]) -> None:
     data = positive()
-    data = data[data > 1e-100] if name == "trigamma" else data
+    data = data[data > 1e-100] if name in ("trigamma", "tetragamma") else data
     tolerance = 1e-14 if name in ("digamma", "gammaln") else 0.0  # the references lose digits near zeros
     np.testing.assert_allclose(values(name, data), [reference(float(x)) for x in data], 1e-13, tolerance)
 
@@ -83,6 +83,8 @@ def test_negative_numbers_by_recurrence() -> None:
     np.testing.assert_allclose(values("digamma", data), want, 1e-12, 1e-12)
     want = [special_reference.trigamma(u) + math.fsum(1 / (u - i) ** 2 for i in range(1, 7)) for u in up]
     np.testing.assert_allclose(values("trigamma", data), want, 1e-11)
+    want = [special_reference.tetragamma(u) - math.fsum(2 / (u - i) ** 3 for i in range(1, 7)) for u in up]
+    np.testing.assert_allclose(values("tetragamma", data), want, 1e-10, 1e-10)
 
 
 def test_erfinv_is_the_inverse_of_erf() -> None:
@@ -96,7 +98,8 @@ def test_erfinv_is_the_inverse_of_erf() -> None:
 @pytest.mark.parametrize("name", SPECIAL)
 def test_against_scipy(name: str) -> None:
     scipy = pytest.importorskip("scipy.special", reason="an independent implementation")
-    other = {"digamma": scipy.psi, "trigamma": lambda x: scipy.polygamma(1, x)}.get(name) or getattr(scipy, name)
+    orders = {"digamma": 0, "trigamma": 1, "tetragamma": 2}
+    other = functools.partial(scipy.polygamma, orders[name]) if name in orders else getattr(scipy, name)
     random = np.random.default_rng(3)
     data = random.uniform(-1, 1, 2000) if name == "erfinv" else random.uniform(0.001, 30, 2000)
     np.testing.assert_allclose(values(name, data), other(data), 1e-13, 1e-14)
@@ -118,6 +121,7 @@ def test_short_numbers_are_right_to_the_last_bit(name: str, kind: Any) -> None:
         ("gammaln", [0.0, -0.0, -1, -2, -171, INF, -INF, NAN, 1, 2], [INF, INF, INF, INF, INF, INF, INF, NAN, 0, 0]),
         ("digamma", [0.0, -0.0, -1, -2, INF, -INF, NAN], [-INF, INF, NAN, NAN, INF, NAN, NAN]),
         ("trigamma", [0.0, -0.0, -1, -2, INF, -INF, NAN], [INF, INF, INF, INF, 0, NAN, NAN]),
+        ("tetragamma", [0.0, -0.0, -1, -2, INF, -INF, NAN], [-INF, INF, NAN, NAN, 0, NAN, NAN]),
         ("erfinv", [0.0, 1, -1, 1.5, -2, INF, NAN], [0, INF, -INF, NAN, NAN, NAN, NAN]),
     ],
 )
@@ -168,3 +172,10 @@ def test_log_sigmoid_and_mish_far_out() -> None:
     got = run("mish", {"data": data}, np.ones(5))
     np.testing.assert_allclose(got.out, [0, -40 * math.exp(-40), 0, 40, 1e4], 1e-12)
     np.testing.assert_allclose(got.gradients["data"], [0, -39 * math.exp(-40), 0.6, 1, 1], 1e-12)
+
+
+def test_second_derivatives_as_symbols() -> None:
+    symbol = sym.gammaln(sym.Variable("a")).gradient("a").gradient("a")
+    data = np.array([0.4, 1.5, 3.0])
+    found = symbol.bind(cpu(), {"a": data}).forward()[0]
+    np.testing.assert_allclose(found, [special_reference.trigamma(x) for x in data.tolist()], 1e-13)
