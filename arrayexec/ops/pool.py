@@ -156,7 +156,7 @@ class Pooling(Op):
             if self._whole(sizes):
                 xp.max(data, axis=axes, keepdims=True, out=out)
                 return
-            out.fill(-math.inf if out.dtype.kind == "f" else xp.iinfo(out.dtype).min)
+            out.fill(lowest(xp, out.dtype))
             y = self._view(out)[0]
             for there, here in self._places(sizes, y.shape[2:]):
                 xp.maximum(y[there], x[here], out=y[there])
@@ -309,6 +309,11 @@ class Pooling(Op):
             length = xp.minimum(starts + kernel, size + border) - xp.maximum(starts, -border)
             counts = counts[..., None] * xp.maximum(length, 1).astype(kind)
         return counts
+
+
+def lowest(xp: Any, dtype: Any) -> Any:
+    """What no value is below: padding of max."""
+    return xp.iinfo(dtype).min if dtype.kind in "iu" else -math.inf
 
 
 def _block(images: int, channels: int, sizes: tuple[int, ...]) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from ..dims import UNKNOWN
 from ..errors import AttributeValueError
 from ..registry import Op, Temp, register_op
 from .linalg import wide
-from .pool import Pooling
+from .pool import Pooling, lowest
 
 Array = Any
 
@@ -72,8 +72,8 @@ class Pooling_v1(Op):
         if self.pool_type == "max" and any(self.pad) and not self.global_pool:
             real = replace(plain, count_include_pad=False)
             counts = (op._counts(xp, data.shape[2:], out.shape[2:], "int64") for op in (plain, real))
-            lowest = -math.inf if out.dtype.kind == "f" else xp.iinfo(out.dtype).min
-            xp.maximum(out, xp.where(xp.greater(*counts), 0, lowest).astype(out.dtype), out=out)
+            least = xp.where(xp.greater(*counts), 0, lowest(xp, out.dtype))
+            xp.maximum(out, least.astype(out.dtype), out=out)
 
     def backward(
         self, xp: Any, dout: Array, data: Array, out: Array, ddata: Array,
