@@ -104,7 +104,11 @@ class DeformableConvolution(Op):
             setattr(s, name, (s.out[0], depth, *s.out[2:]))
             moved = getattr(s, name)
             s.out = (moved[0], UNKNOWN, *moved[2:]) if name in self.inputs() else FOUR
-        s.data = (s.out[0], *FOUR[1:])
+        sizes = [
+            out + dilate * (kernel - 1) - 2 * pad if stride == 1 else UNKNOWN
+            for out, (kernel, stride, dilate, pad) in zip(s.out[2:], self._axes(), strict=True)
+        ]
+        s.data = (s.out[0], UNKNOWN, *sizes)
 
     def types(self, t: Any) -> None:
         t.same()

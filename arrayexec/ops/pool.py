@@ -115,6 +115,13 @@ class Pooling(Op):
                                f"{kernel}, but it is {size}")  # fmt: skip
         out = [self._length(size, *axis) for size, axis in zip(sizes, axes, strict=True)]
         s.out = join(batch, channels, out, last)
+        if not self.global_pool:
+            outs, reach = split(s.out, last)[2], self.pooling_convention != "same"
+            sizes = [
+                out + (kernel - 1) * reach - 2 * pad if stride == 1 else UNKNOWN
+                for out, (kernel, stride, pad) in zip(outs, axes, strict=True)
+            ]
+            s.data = join(batch, channels, sizes, last)
 
     def types(self, t: Any) -> None:
         t.same()

@@ -12,7 +12,7 @@ import pytest
 from arrayexec.dims import ANY, UNKNOWN
 from arrayexec.errors import AttributeValueError, ShapeError
 from arrayexec.ops import columns, conv, convolve
-from arrayexec.registry import make_op
+from arrayexec.registry import get_op, make_op
 from tests.ops.runs import close, run, shapes_of, uniform
 
 Array = Any
@@ -198,3 +198,7 @@ def test_convolution_refuses_data_that_do_not_fit(shape: tuple, attributes: dict
 def test_convolution_refuses_attributes_that_mean_nothing(attributes: dict, text: str) -> None:
     with pytest.raises(AttributeValueError, match=text):
         make_op("Convolution", {"num_filter": 4, **attributes})
+
+
+def test_the_legacy_name_is_the_same_operator() -> None:
+    assert get_op("Convolution_v1") is get_op("Convolution")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from arrayexec import sym
 from arrayexec.dims import UNKNOWN
 from arrayexec.errors import AttributeValueError, ShapeError
 from arrayexec.ops import pool
@@ -164,6 +165,16 @@ def test_pooling_infers_what_follows() -> None:
     found = shapes_of("Pooling", {"node_output": (2, 3, 4, 4)}, kernel=(2, 2), stride=(2, 2))
     found = shapes_of("Pooling", {"data": (2, UNKNOWN, UNKNOWN, 3)}, global_pool=True, layout="NHWC")
     assert found["node_output"] == (2, 1, 1, 3)
+
+
+def test_pooling_infers_data_from_the_output_where_one_size_has_it() -> None:
+    def backwards(**options: Any) -> Any:
+        net = sym.Pooling(sym.Variable("data"), **options) + sym.Variable("other")
+        return net.infer_shape_partial(other=(2, 3, 4, 5))[0][0]
+
+    assert backwards(kernel=(3, 2), pad=(1, 0)) == (2, 3, 4, 6)
+    assert backwards(kernel=(3, 2), pooling_convention="same") == (2, 3, 4, 5)
+    assert backwards(kernel=(3, 2), stride=(2, 1)) == (2, 3, 0, 6)
 
 
 @pytest.mark.parametrize(
