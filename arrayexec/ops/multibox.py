@@ -33,9 +33,9 @@ class MultiBoxPrior(Op):
     """``out`` (1, h·w·a, 4) = prior boxes around the cells of data (n, c, h, w), of which only h and w are read.
 
     Around every cell lie ``a = len(sizes) + len(ratios) - 1`` boxes: one a size with the first ratio, then the first
-    size with every further ratio: height ``size / √ratio``, width ``size · √ratio · h / w``. The center of cell (i, j) is
-    ``((i + offsets[0]) · steps[0], (j + offsets[1]) · steps[1])``; steps that are not positive are (1 / h, 1 / w).
-    ``clip`` cuts to [0, 1]. There is no gradient.
+    size with every further ratio: height ``size / √ratio``, width ``size · √ratio · h / w``. The center of cell
+    (i, j) is ``((i + offsets[0]) · steps[0], (j + offsets[1]) · steps[1])``; steps that are not positive are
+    (1 / h, 1 / w). ``clip`` cuts to [0, 1]. There is no gradient.
     """
 
     sizes: tuple[float, ...] = (1.0,)

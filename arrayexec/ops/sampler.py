@@ -1,6 +1,6 @@
 """Sampling images at places that are computed: BilinearSampler, GridGenerator, SpatialTransformer.
 
-A grid (n, 2, h, w) holds x and y: -1 is the center of the first pixel of an axis, 1 that of the last. Outside lie zeros.
+A grid (n, 2, h, w) holds x and y: -1 is the center of the first pixel of an axis, 1 that of the last. Outside is 0.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def _check_image(s: Any) -> None:
 
 @register_op
 class GridGenerator(Op):
-    """``out`` (n, 2, h, w) = places to sample: affine: of data (n, 6) on ``target_shape``; warp: of a flow (n, 2, h, w).
+    """``out`` (n, 2, h, w) = places to sample: of data (n, 6) on ``target_shape``, or of a flow (n, 2, h, w).
 
     ``affine``: the matrix [[a, b, c], [d, e, f]] times (x, y, 1), x and y going from -1 to 1 over the target.
     ``warp``: pixel + flow, in pixels, scaled to [-1, 1].
