@@ -12,6 +12,10 @@ from tests.gpu.compare import compare, difference, examples
 from tests.strict_device import strict
 
 EXAMPLES = list(examples())
+# Samplers that reject numbers: the host draws, and must know the parameters.
+DRAWN_BY_THE_HOST = {
+    f"_sample_{law}" for law in ("gamma", "poisson", "negative_binomial", "generalized_negative_binomial")
+}
 
 
 @pytest.mark.parametrize(("cls", "example"), [item[1:] for item in EXAMPLES], ids=[item[0] for item in EXAMPLES])
@@ -20,7 +24,8 @@ def test_body_runs_on_a_device(cls: type[Op], example: dict) -> None:
     errors = compare(cls, example, context, "float32")
     assert {name: error for name, error in errors.items() if error > 1e-6} == {}
     # bodies stop the host nowhere: it only waits where `compare` fetches results
-    assert context.device.count("to_host") == len(errors)
+    if cls.form.name not in DRAWN_BY_THE_HOST:
+        assert context.device.count("to_host") == len(errors)
     assert context.device.count("synchronize") == 0
 
 
