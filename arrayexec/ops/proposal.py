@@ -31,10 +31,10 @@ class _Proposals(Op):
                     f"{op.form.name}: attribute '{name}' must be at least 1, but it is {getattr(op, name)}"
                 )
 
-    def outputs(self) -> tuple[str, ...]:  # type: ignore[override]
+    def outputs(self) -> tuple[str, ...]:
         return ("out", "score") if self.output_score else ("out",)  # type: ignore[attr-defined]
 
-    def hidden(self) -> tuple[str, ...]:  # type: ignore[override]
+    def hidden(self) -> tuple[str, ...]:
         return () if self.output_score else ("score",)  # type: ignore[attr-defined]
 
     def infer(self, s: Any) -> None:

@@ -101,7 +101,7 @@ class ROIPooling(Op):
         step = xp.maximum(stop - start + 1, 1)[:, None] / pooled
         number, start = xp.arange(pooled).astype(kind), start[:, None]
         low, high = xp.floor(number * step) + start, xp.ceil((number + 1) * step) + start
-        return tuple(xp.clip(end, 0, size).astype("int64") for end in (low, high))  # type: ignore[return-value]
+        return tuple(xp.clip(end, 0, size).astype("int64") for end in (low, high))
 
     def forward(
         self, xp: Any, data: Array, rois: Array, out: Array, index: Array, lines: Temp, table: Temp,

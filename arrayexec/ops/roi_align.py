@@ -20,7 +20,8 @@ from .linalg import wide
 from .roi import check_image, check_pooled, image_of, regions_of
 
 Array = Any
-VALUES = 1 << 18  # values of the largest array of one step
+VALUES = 1 << 21  # values of the largest array of one step: products of many rows are fast ones
+OWN = 1 << 14  # the same where bins have channels of their own
 
 
 def weighted_temps(data: tuple[int, ...], pooled: tuple[int, ...], dtype: Any) -> dict[str, Any]:
@@ -28,7 +29,7 @@ def weighted_temps(data: tuple[int, ...], pooled: tuple[int, ...], dtype: Any) -
     _, channels, height, width = data
     count = max(1, min(256, VALUES // max(1, pooled[0] * width * channels)))
     flat = {
-        "pixels": (height, width, channels), "across": (count, pooled[0], width, channels),
+        "pixels": (height, width, channels), "share": (height, width, channels), "across": (count, pooled[0], width, channels),
         "bins": (count, *pooled, channels),
     }  # fmt: skip
     return {name: (shape, wide(dtype)) for name, shape in flat.items()}
@@ -55,8 +56,9 @@ def _along_y(xp: Any, weights: Array, pixels: Array, lines: Array) -> None:
 
 
 def pool_back(
-    xp: Any, dout: Array, image: Array, wy: Array, wx: Array, ddata: Array, pixels: Array, across: Array, bins: Array
-) -> None:
+    xp: Any, dout: Array, image: Array, wy: Array, wx: Array, ddata: Array,
+    pixels: Array, share: Array, across: Array, bins: Array,
+) -> None:  # fmt: skip
     """``ddata`` = gradient of :func:`pool`."""
     height, width, channels = pixels.shape
     for number in range(ddata.shape[0]):
@@ -66,10 +68,9 @@ def pool_back(
             xp.copyto(part, dout[rows].transpose(0, 2, 3, 1))
             xp.matmul((wx[rows] * own[:, None, None]).transpose(0, 2, 1)[:, None], part, out=lines)
             count = math.prod(lines.shape[:2])
-            weights = wy[rows].reshape(count, height).T
-            for y in range(height):  # a row of pixels at a time: the product of all would be one more image
-                taken = xp.matmul(weights[y : y + 1], lines.reshape(count, width * channels))
-                pixels[y] += taken.reshape(width, channels)
+            flat = (height, width * channels)
+            xp.matmul(wy[rows].reshape(count, height).T, lines.reshape(count, flat[1]), out=share.reshape(flat))
+            xp.add(pixels, share, out=pixels)
         xp.copyto(ddata[number], pixels.transpose(2, 0, 1), casting="same_kind")
 
 
@@ -77,7 +78,7 @@ def pool_own(xp: Any, data: Array, image: Array, wy: Array, wx: Array, out: Arra
     """As :func:`pool`, but every bin has channels of its own: data (n, c, p, q, h, w)."""
     out.fill(0)
     channels, height = data.shape[1], data.shape[4]
-    step = max(1, VALUES // 16 // max(1, channels * height))
+    step = max(1, OWN // max(1, channels * height))
     for number in range(data.shape[0]):
         for rows, own in regions_of(xp, image, number, step):
             for p in range(out.shape[2]):
@@ -92,7 +93,7 @@ def pool_own_back(xp: Any, dout: Array, image: Array, wy: Array, wx: Array, ddat
     """``ddata`` = gradient of :func:`pool_own`."""
     ddata.fill(0)
     channels, height = ddata.shape[1], ddata.shape[4]
-    step = max(1, VALUES // 16 // max(1, channels * height))
+    step = max(1, OWN // max(1, channels * height))
     for number in range(ddata.shape[0]):
         for rows, own in regions_of(xp, image, number, step):
             for p in range(dout.shape[2]):
@@ -197,11 +198,11 @@ class ROIAlign(Op):
             pool(xp, data, image, *weights, out, pixels, across, bins)
 
     def backward(
-        self, xp: Any, dout: Array, rois: Array, ddata: Array, pixels: Temp, across: Temp, bins: Temp
+        self, xp: Any, dout: Array, rois: Array, ddata: Array, pixels: Temp, share: Temp, across: Temp, bins: Temp
     ) -> None:  # fmt: skip
         weights = (self._weights(xp, rois, 0, ddata.shape[2]), self._weights(xp, rois, 1, ddata.shape[3]))
         image = image_of(xp, rois, ddata.shape[0])
         if self.position_sensitive:
             pool_own_back(xp, dout, image, *weights, self._split(ddata))
         else:
-            pool_back(xp, dout, image, *weights, ddata, pixels, across, bins)
+            pool_back(xp, dout, image, *weights, ddata, pixels, share, across, bins)

@@ -36,6 +36,7 @@ def _corners(xp: Any, grid: Array, height: int, width: int, place: Array, share:
         xp.multiply(part, (length - 1) / 2, out=part)
         xp.floor(part, out=low[axis])
         xp.subtract(part, low[axis], out=part)
+        xp.copyto(part, 0, where=part != part)  # of a place that is no number
         for side in (0, 1):
             at = low[axis] + side
             inside[axis, side] = xp.logical_and(at >= 0, at <= length - 1)
@@ -55,7 +56,7 @@ def sample(
     xp: Any, data: Array, grid: Array, out: Array, place: Array, share: Array, corner: Array, total: Array, image: Array
 ) -> None:
     """``out`` (c, points) = data (c, h, w) at grid (2, …), bilinear; zeros outside."""
-    _corners(xp, grid, *data.shape[1:], place, share)
+    _corners(xp, grid, data.shape[1], data.shape[2], place, share)
     xp.copyto(image, data)
     pixels = image.reshape(image.shape[0], math.prod(image.shape[1:]))
     total.fill(0)
@@ -181,10 +182,9 @@ class BilinearSampler(Op):
         place: Temp, share: Temp, corner: Temp, total: Temp, image: Temp,
     ) -> None:  # fmt: skip
         for i in range(data.shape[0]):
-            into = (None if array is None else array[i] for array in (ddata, dgrid))
-            sample_back(
-                xp, dout[i].reshape(total.shape), data[i], grid[i], *into, place, share, corner, total, image
-            )  # fmt: skip
+            into, onto = (None if array is None else array[i] for array in (ddata, dgrid))
+            head = dout[i].reshape(total.shape)
+            sample_back(xp, head, data[i], grid[i], into, onto, place, share, corner, total, image)
 
 
 def _check_image(s: Any) -> None:
@@ -301,9 +301,8 @@ class SpatialTransformer(Op):
         place: Temp, share: Temp, corner: Temp, total: Temp, image: Temp,
     ) -> None:  # fmt: skip
         for i in range(data.shape[0]):
-            into = (None if ddata is None else ddata[i], None if dloc is None else dgrid[i])
-            sample_back(
-                xp, dout[i].reshape(total.shape), data[i], grid[i], *into, place, share, corner, total, image
-            )  # fmt: skip
+            into, onto = None if ddata is None else ddata[i], None if dloc is None else dgrid[i]
+            head = dout[i].reshape(total.shape)
+            sample_back(xp, head, data[i], grid[i], into, onto, place, share, corner, total, image)
         if dloc is not None:
             affine_back(xp, dgrid, dloc)
