@@ -220,7 +220,7 @@ class _linalg_syrk(Op):
         s.A = replace(s.A, axis, s.out[-1])
 
     def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
-        stack, m, n = s.A[:-2], *s.A[-2:]
+        stack, m, n = s.A[:-2], s.A[-2], s.A[-1]
         room = room_for(s.dtype("A"), (stack, m, n, m), (stack, n, m, n), (stack, m, m, n), (stack, m, n, n))
         return {"both": (s.out, s.dtype("out")), "room": room}
 
