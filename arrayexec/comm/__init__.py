@@ -69,9 +69,9 @@ def _make(backend: str, timeout: float) -> Communicator:
     ranks = launched_ranks()
     if backend == "local" or (backend == "auto" and ranks == 1):
         return LocalCommunicator()
-    from .mpi import connect
+    from .mpi import MPICommunicator, connect
 
-    return connect(ranks, timeout)
+    return connect(ranks, timeout, MPICommunicator)
 
 
 def launched_ranks() -> int:

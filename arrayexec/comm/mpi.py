@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy
 
@@ -23,9 +23,11 @@ from .guard import Guard, Operation
 _YIELD_FOR = 0.02  # seconds in which a waiting rank gives its core away, but does not sleep
 _WATCH_EVERY = 0.05
 
+Made = TypeVar("Made", bound="MPICommunicator")
 
-def connect(launched: int, timeout: float) -> MPICommunicator:
-    """The communicator over all ranks that the launcher started (``launched``; 0: it did not say).
+
+def connect(launched: int, timeout: float, make: Callable[[Any, float], Made]) -> Made:
+    """``make(MPI, timeout)``: a communicator over all ranks that were launched (0: the launcher did not say).
 
     Raises BackendUnavailableError without a usable mpi4py, RendezvousError where MPI sees other ranks
     than the launcher started.
@@ -45,7 +47,7 @@ def connect(launched: int, timeout: float) -> MPICommunicator:
                 f"  library: {MPI.Get_library_version().splitlines()[0].strip()}\n"
                 "  use the mpirun of that library"
             )
-        return MPICommunicator(MPI, timeout)
+        return make(MPI, timeout)
 
 
 @contextlib.contextmanager
@@ -154,21 +156,19 @@ class MPICommunicator(Communicator):
             set_num_threads(max(1, cores() // self.local_size))
 
     def start_allreduce(self, array: Array, what: str) -> MPIRequest:
-        begin = self._gradients.Iallreduce
-        return self._start(f"allreduce of {what}", array, lambda host: begin(self._mpi.IN_PLACE, host))
+        return self._start(f"allreduce of {what}", array, self._gradients)
 
     def allreduce(self, array: Array) -> None:
-        begin = self._arrays.Iallreduce
-        self._together("allreduce", array, lambda host: begin(self._mpi.IN_PLACE, host))
+        self._together("allreduce", array)
 
     def broadcast(self, array: Array, root: int = 0) -> None:
         if not 0 <= root < self.size:
             ranks = f"0 to {self.size - 1}"
             raise CollectiveError(f"broadcast: the root must be a rank, {ranks}, but it is {root}")
         check_summable(array, "broadcast")
-        self._together(f"broadcast from rank {root}", array, lambda host: self._arrays.Ibcast(host, root))
+        self._together(f"broadcast from rank {root}", array, root)
 
-    def _together(self, what: str, array: Array, begin: Callable[[Any], Any]) -> None:
+    def _together(self, what: str, array: Array, root: int | None = None) -> None:
         """A whole collective. Types and shapes that are new are compared first: MPI adds up what does not fit."""
         check_summable(array, what)
         self._guard.check(what)
@@ -176,14 +176,22 @@ class MPICommunicator(Communicator):
         if (what, kind) not in self._agreed:
             self.agree({"array": kind}, what)
             self._agreed.add((what, kind))
-        self._start(what, array, begin).wait()
+        self._start(what, array, self._arrays, root).wait()
 
-    def _start(self, what: str, array: Array, begin: Callable[[Any], Any]) -> MPIRequest:
+    def _start(self, what: str, array: Array, comm: Any, root: int | None = None) -> MPIRequest:
         check_summable(array, what)
         operation = self._guard.enter(what, self.where)
+        handle, finish = self._begin(array, comm, root)
+        return MPIRequest(self, operation, handle, finish)
+
+    def _begin(self, array: Array, comm: Any, root: int | None) -> tuple[Any, Callable[[], None] | None]:
+        """Start the sum over the ranks of ``comm``, or the copy of what ``root`` has, in place.
+
+        Gives what has a ``Test()``, and what is left to do once that says True.
+        """
         host = host_buffer(array)
-        finish = None if host is array else lambda: context.copyto(array, host)
-        return MPIRequest(self, operation, begin(host), finish)
+        handle = comm.Iallreduce(self._mpi.IN_PLACE, host) if root is None else comm.Ibcast(host, root)
+        return handle, None if host is array else lambda: context.copyto(array, host)
 
     def barrier(self) -> None:
         operation = self._guard.enter("barrier", self.where)
