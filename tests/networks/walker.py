@@ -225,9 +225,9 @@ def multibox_detection(x: Sequence[Array], a: Mapping[str, Any], is_train: bool)
             cx, cy = dx * vx * (x2 - x1) + (x1 + x2) / 2, dy * vy * (y2 - y1) + (y1 + y2) / 2
             w, h = math.exp(dw * vw) * (x2 - x1) / 2, math.exp(dh * vh) * (y2 - y1) / 2
             rows.append([kind, best, *np.clip([cx - w, cy - h, cx + w, cy + h], 0, 1)])
-        rows.sort(key=lambda row: -row[1])
-        for row in rows[a.get("nms_topk", -1) :] if a.get("nms_topk", -1) > 0 else ():
-            row[0] = -1
+        most = a.get("nms_topk", -1) if a.get("nms_topk", -1) > 0 else len(rows)
+        # the best ones by score; what stands in the other places stays there, crossed out
+        rows = sorted(rows, key=lambda row: -row[1])[:most] + [[-1, *row[1:]] for row in rows[most:]]
         for i, row in enumerate(rows):
             for other in rows[i + 1 :] if row[0] >= 0 else ():
                 if other[0] == row[0] and overlap(row[2:], other[2:]) >= a.get("nms_threshold", 0.5):
