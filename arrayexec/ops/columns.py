@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product as combinations
 from typing import Any, NamedTuple
 
+from .linalg import narrow, widen
 from .windows import channels_first, join, split
 
 Array = Any
@@ -164,7 +165,7 @@ class Columns(NamedTuple):
         """One tile of the gradient of the output: (groups, filters, places)."""
         matrix, stored = self.block(dout, tile, product)
         if stored is not None:
-            xp.copyto(stored, self.piece(dout, tile))
+            widen(xp, self.piece(dout, tile), stored)
         return matrix
 
     def cells(self, tile: Tile, columns: Array) -> tuple[Array, Array]:
@@ -197,7 +198,7 @@ class Columns(NamedTuple):
         if self.pads:
             room, inside = self.room(padded, source.shape[0])
             if tile.lines.start == 0:
-                xp.copyto(inside, source)
+                widen(xp, source, inside)
             source = room
         images, channels, *places = source.strides
         windows = xp.lib.stride_tricks.as_strided(
@@ -234,4 +235,4 @@ class Columns(NamedTuple):
             place = grouped[(..., *spans)]
             xp.add(place, column, out=place)
         if through and tile.lines.stop == self.out[0]:
-            xp.copyto(whole, inside)
+            narrow(xp, inside, whole)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from .columns import Axis, Columns
-from .linalg import wide
+from .linalg import narrow, wide, widen
 from .windows import join
 
 Array = Any
@@ -59,7 +59,7 @@ def convolve(xp: Any, g: Columns, data: Array, weight: Array, bias: Array, out: 
         if offsets is not None:
             xp.add(target, offsets, out=target)
         if stored is not None:
-            xp.copyto(g.piece(out, tile), stored)
+            narrow(xp, stored, g.piece(out, tile))
 
 
 def spread(xp: Any, g: Columns, dout: Array, weight: Array, ddata: Array, room: Room) -> None:
@@ -92,7 +92,7 @@ def correlate(xp: Any, g: Columns, dout: Array, data: Array, dweight: Array, roo
         if number:
             xp.add(sums, part, out=sums)
     if g.narrow:
-        xp.copyto(dweight, room.total.reshape(dweight.shape))
+        narrow(xp, room.total.reshape(dweight.shape), dweight)
 
 
 def sum_bias(xp: Any, dout: Array, dbias: Array, last: bool) -> None:
@@ -108,7 +108,7 @@ def _filters(xp: Any, g: Columns, weight: Array, matrix: Array) -> Array:
     if not g.narrow:
         return weight.reshape(shape)
     filters = matrix.reshape(shape)
-    xp.copyto(filters, weight.reshape(shape))
+    widen(xp, weight.reshape(shape), filters)
     return filters
 
 

@@ -11,12 +11,16 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from ..dims import ANY, UNKNOWN, product, replace
 from ..errors import AttributeValueError
 from ..registry import Op, Sample, Temp, register_op
 from . import transposed
 
 Array = Any
+SHORT = 1 << 15  # values that are converted at once
+TOO_LARGE = 65520.0  # what rounds to infinity in float16
 LEAST = 256  # rows that one piece of a 16-bit product has: enough for BLAS to be at its speed
 PIECE = 1 << 18  # values that one piece takes where that makes more rows, or several matrices of a stack
 
@@ -24,6 +28,57 @@ PIECE = 1 << 18  # values that one piece takes where that makes more rows, or se
 def wide(dtype: Any) -> Any:
     """Type in which sums over values of ``dtype`` run: float32 for 16-bit floats, else the type itself."""
     return "float32" if dtype.kind in "fV" and dtype.itemsize == 2 else dtype  # V: another package's bfloat16
+
+
+def widen(xp: Any, source: Array, target: Array) -> None:
+    """``target = source``, to float32 from 16 bits or another type.
+
+    A float16's bits, shifted to their places in a float32, are the value times 2⁻¹¹². That takes a fifth of the time of
+    NumPy's own conversion, but makes infinity and NaN something from 2¹⁶ on.
+    """
+    if xp is np and source.dtype == np.float16 and target.dtype == np.float32 and source.size:
+        bits = target.view(np.int32)
+        xp.left_shift(source.view(np.int16), 13, out=bits, dtype=np.int32)
+        xp.bitwise_and(bits, ~0x70001FFF, out=bits)  # of the sign, which the shift has repeated, one bit
+        xp.multiply(target, 2.0**112, out=target)
+        if xp.max(target) < 2**16 and xp.min(target) > -(2**16):
+            return
+    xp.copyto(target, source)
+
+
+def narrow(xp: Any, source: Array, target: Array) -> None:
+    """``target = source``, from float32 to 16 bits or another type; ``source`` may be overwritten.
+
+    NumPy's own conversion to float16 takes 60 ns for a value that is too small. Here 1.5 · 2¹³ times the power of two
+    of a value is added and taken away again, which rounds it (to even) to the bits that a float16 has.
+    """
+    if not (xp is np and source.dtype == np.float32 and target.dtype == np.float16 and source.size):
+        xp.copyto(target, source, casting="same_kind")
+        return
+    order = sorted(range(source.ndim), key=lambda axis: -source.strides[axis])
+    _narrow(xp, source.transpose(order), target.transpose(order), xp.empty(min(source.size, SHORT), np.float32))
+
+
+def _narrow(xp: Any, source: Array, target: Array, room: Array) -> None:
+    if source.size > room.size and len(source) == 1:
+        _narrow(xp, source[0], target[0], room)
+    elif source.size > room.size:
+        several = max(1, room.size * len(source) // source.size)
+        for start in range(0, len(source), several):
+            _narrow(xp, source[start : start + several], target[start : start + several], room)
+    elif source.strides[-1] != 4 or not (xp.max(source) < TOO_LARGE and xp.min(source) > -TOO_LARGE):
+        xp.copyto(target, source, casting="same_kind")
+    else:
+        power, bits, found = room[: source.size].reshape(source.shape), source.view(np.int32), target.view(np.int16)
+        xp.bitwise_and(source.view(np.int16)[..., 1::2], -0x8000, out=found)  # the sign
+        xp.bitwise_and(bits, 0x7F800000, out=power.view(np.int32))
+        xp.multiply(power, 1.5 * 2**13, out=power)
+        xp.maximum(power, 0.75, out=power)  # all values below 2⁻¹⁴ have the same step
+        xp.add(source, power, out=source)
+        xp.subtract(source, power, out=source)
+        xp.multiply(source, 2.0**-112, out=source)
+        xp.right_shift(bits, 13, out=bits)
+        xp.bitwise_or(found, bits, out=found, dtype=np.int16, casting="unsafe")
 
 
 def room_for(kind: Any, *products: tuple[Sequence[int], int, int, int]) -> tuple[tuple[int, ...], Any]:
@@ -39,13 +94,16 @@ def room_for(kind: Any, *products: tuple[Sequence[int], int, int, int]) -> tuple
     return (max(sizes),), "float32"
 
 
-def multiply(xp: Any, left: Array, right: Array, out: Array, room: Array) -> None:
+def multiply(xp: Any, left: Array, right: Array, out: Array, room: Array, bias: Array = None) -> None:
     """``out = left · right`` for matrices or equal stacks of them; 16-bit ones in ``room``, which is empty for others.
 
-    Of a pair of matrices the smaller goes there whole; rows of the other, and of the result, piece by piece.
+    Of a pair of matrices the smaller goes there whole; rows of the other, and of the result, piece by piece. ``bias``
+    (n,) is added to every row of one (m, n).
     """
-    if not room.size or not out.size:
+    if not room.size or not out.size or (xp is not np and out.dtype == np.float16):  # a GPU has fast ones of its own
         xp.matmul(left, right, out=out)
+        if bias is not None:
+            xp.add(out, bias, out=out)
         return
     (m, k), n = left.shape[-2:], right.shape[-1]
     whole = m * k + k * n + m * n
@@ -59,13 +117,15 @@ def multiply(xp: Any, left: Array, right: Array, out: Array, room: Array) -> Non
             for one, other, result in zip(left, right, out, strict=True):
                 multiply(xp, one, other, result, room)
         return
+    added = None if bias is None else xp.broadcast_to(bias.astype("float32"), out.shape)
     if m < n:
         left, right, out, m, n = right.T, left.T, out.T, n, m
+        added = None if added is None else added.T
     kept, rest = _widened(xp, right, room), room[k * n :]
     rows = max(1, rest.size // (k + n))
     for start in range(0, m, rows):
         part = slice(start, start + rows)
-        _through(xp, left[part], kept, out[part], rest)
+        _through(xp, left[part], kept, out[part], rest, None if added is None else added[part])
 
 
 def _widened(xp: Any, source: Array, room: Array) -> Array:
@@ -75,17 +135,19 @@ def _widened(xp: Any, source: Array, room: Array) -> Array:
         copy = flat.reshape(*shape[:-2], shape[-1], shape[-2]).swapaxes(-1, -2)
     else:
         copy = flat.reshape(shape)
-    xp.copyto(copy, source)
+    widen(xp, source, copy)
     return copy
 
 
-def _through(xp: Any, left: Array, right: Array, out: Array, room: Array) -> None:
-    """``out = left · right`` for a ``right`` that is wide already."""
+def _through(xp: Any, left: Array, right: Array, out: Array, room: Array, added: Array = None) -> None:
+    """``out = left · right + added`` for a ``right`` that is wide already."""
     product = room[left.size :][: out.size].reshape(out.shape)
     if out.strides[-1] > out.strides[-2]:
         product = product.reshape(*out.shape[:-2], *out.shape[:-3:-1]).swapaxes(-1, -2)
     xp.matmul(_widened(xp, left, room), right, out=product)
-    xp.copyto(out, product, casting="same_kind")
+    if added is not None:
+        xp.add(product, added, out=product)
+    narrow(xp, product, out)
 
 
 @register_op
@@ -144,9 +206,7 @@ class FullyConnected(Op):
 
     def forward(self, xp: Any, data: Array, weight: Array, bias: Array, out: Array, room: Temp) -> None:
         rows = out.reshape(-1, self.num_hidden)
-        multiply(xp, data.reshape(len(rows), weight.shape[1]), weight.T, rows, room)
-        if bias is not None:
-            xp.add(out, bias, out=out)
+        multiply(xp, data.reshape(len(rows), weight.shape[1]), weight.T, rows, room, bias)
 
     def backward(
         self, xp: Any, dout: Array, data: Array, weight: Array, ddata: Array, dweight: Array, dbias: Array, room: Temp

@@ -12,7 +12,7 @@ from ..registry import Op, Sample, Temp, register_op
 from ..streams import width
 from . import rnn_cells
 from .checks import check_floating
-from .linalg import wide
+from .linalg import narrow, wide, widen
 from .random import PIECE
 
 Array = Any
@@ -242,7 +242,7 @@ class RNN(Op):
     ) -> None:  # fmt: skip
         kind, features = steps.dtype, self._features(parameters.shape[0])
         if parameters.dtype != kind:
-            xp.copyto(weights, parameters)
+            widen(xp, parameters, weights)
             parameters = weights
         layers = self._views(parameters, features)
         whole = dparameters if dparameters is None or dparameters.dtype == kind else dweights
@@ -281,9 +281,9 @@ class RNN(Op):
                     self._drop(xp, below[0], mask[number - 1])
                 arriving = below if dsteps.ndim == 1 else rnn_cells.apart(xp, below[0], dsteps)
             elif below is not None and (self.bidirectional or ddata.dtype != kind):
-                xp.copyto(ddata, below[0])
+                narrow(xp, below[0], ddata)
         if dparameters is not None and whole is not dparameters:
-            xp.copyto(dparameters, whole)
+            narrow(xp, whole, dparameters)
 
     # --- pieces of both --------------------------------------------------------------------------------------------
 
@@ -372,7 +372,7 @@ class RNN(Op):
             if mask is not None:
                 self._drop(xp, found[0], mask[number - 1])
         else:
-            xp.copyto(found[0], data)
+            widen(xp, data, found[0])
         if self.bidirectional:
             xp.copyto(found[1], found[0][::-1])
         return found.reshape(self.directions, t * n, k)
