@@ -125,11 +125,11 @@ class box_nms(Op):
     out_format: Format = "corner"
     hidden = ("record",)
     examples = (
-        {"data": Sample((2, 60, 6), 0, 1), "overlap_thresh": 0.1},
+        {"data": Sample((2, 60, 6), 0, 1), "overlap_thresh": 0.1, "out_format": "center"},
         {"data": Sample((2, 60, 6), -1, 2), "overlap_thresh": 0.05, "valid_thresh": 0.2, "topk": 50, "id_index": 0,
          "force_suppress": True},
         {"data": Sample((1, 2, 60, 7), -1, 2), "overlap_thresh": 0.01, "coord_start": 3, "score_index": 2,
-         "id_index": 1, "in_format": "center", "out_format": "corner"},
+         "id_index": 1, "in_format": "center"},
         {"data": Sample((2, 60, 6), 0, 1), "topk": 0},
         {"data": Sample((2, 60, 6), 0, 1, True), "id_index": 0, "background_id": 0},
     )  # fmt: skip

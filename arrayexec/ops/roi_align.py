@@ -29,8 +29,8 @@ def weighted_temps(data: tuple[int, ...], pooled: tuple[int, ...], dtype: Any) -
     _, channels, height, width = data
     count = max(1, min(256, VALUES // max(1, pooled[0] * width * channels)))
     flat = {
-        "pixels": (height, width, channels), "share": (height, width, channels), "across": (count, pooled[0], width, channels),
-        "bins": (count, *pooled, channels),
+        "pixels": (height, width, channels), "share": (height, width, channels),
+        "across": (count, pooled[0], width, channels), "bins": (count, *pooled, channels),
     }  # fmt: skip
     return {name: (shape, wide(dtype)) for name, shape in flat.items()}
 
