@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -23,11 +24,11 @@ class Embedding(Op):
     output_dim: int
     dtype: np.dtype[Any] = np.dtype("float32")
     sparse_grad: bool = False
-    hints = ("sparse_grad", "dtype")
+    hints: ClassVar[tuple[str, ...]] = ("sparse_grad", "dtype")
     linear = ("weight",)
     no_gradient = ("data",)
     rows = "sum"
-    examples = (
+    examples: ClassVar[Sequence[Mapping[str, Any]]] = (
         {"data": Sample((3, 2), -1, 6, True), "input_dim": 4, "output_dim": 3},
         {"data": Sample((5,), -0.9, 3.9), "input_dim": 3, "output_dim": 2},
     )
