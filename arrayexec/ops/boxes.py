@@ -103,13 +103,13 @@ class box_iou(Op):
 
 @register_op(name="_contrib_box_nms", aliases=("_contrib_box_non_maximum_suppression", "_npx_box_nms"))
 class box_nms(Op):
-    """``out`` (…, n, k) = the rows of data (…, n, k) that greedy non-maximum suppression leaves, best score first.
+    """``out0`` (…, n, k) = the rows of data (…, n, k) that greedy non-maximum suppression leaves, best score first.
 
     A row holds four coordinates from ``coord_start``, a score, an id and more. Rows whose score is above
     ``valid_thresh`` and whose id is not ``background_id`` take part, the ``topk`` best of them; equal scores keep
     their order, a NaN is above nothing. A row falls if one before it that is left overlaps it by more than
     ``overlap_thresh`` and has the same id (truncated to a whole number), or any id with ``force_suppress`` or without
-    ``id_index``. What is left moves to the front, in ``out_format``; the rest of ``out`` is -1. ``topk=0`` copies.
+    ``id_index``. What is left moves to the front, in ``out_format``; the rest of ``out0`` is -1. ``topk=0`` copies.
     The gradient goes with its row to where it came from, whatever the formats.
     """
 
@@ -123,6 +123,7 @@ class box_nms(Op):
     force_suppress: bool = False
     in_format: Format = "corner"
     out_format: Format = "corner"
+    outputs = ("out0",)  # MXNet's name: the record would be the next
     hidden = ("record",)
     examples = (
         {"data": Sample((2, 60, 6), 0, 1), "overlap_thresh": 0.1, "out_format": "center"},
@@ -151,8 +152,8 @@ class box_nms(Op):
             )
 
     def infer(self, s: Any) -> None:
-        s.out = s.data
-        s.data = s.out
+        s.out0 = s.data
+        s.data = s.out0
         s.record = s.data[:-1]
         check_rank(s, "data", 2)
         width, least = s.data[-1], max(self.coord_start + 4, self.score_index + 1, self.id_index + 1)
@@ -168,12 +169,12 @@ class box_nms(Op):
         return {"boxes": ((6, s.data[-2]), wide(s.dtype("data"))), **overlap_temps(s.dtype("data"))}
 
     def forward(
-        self, xp: Any, data: Array, out: Array, record: Array, boxes: Temp, pairs: Temp, over: Temp
+        self, xp: Any, data: Array, out0: Array, record: Array, boxes: Temp, pairs: Temp, over: Temp
     ) -> None:  # fmt: skip
         count = data.shape[-2]
         most = count if self.topk < 0 else min(count, self.topk)
         if most == 0 or not data.size:
-            xp.copyto(out, data)
+            xp.copyto(out0, data)
             record[...] = xp.arange(count)
             return
         grouped = self.id_index >= 0 and not self.force_suppress
@@ -193,7 +194,7 @@ class box_nms(Op):
             suppress(part, alive, pairs, over)
             front = xp.argsort(~alive, kind="stable")
             left, source = alive[front], order[front]
-            self._write(xp, rows, source, left, out[place], record[place])
+            self._write(xp, rows, source, left, out0[place], record[place])
 
     def _write(self, xp: Any, rows: Array, source: Array, left: Array, out: Array, record: Array) -> None:
         """``rows`` at ``source`` in the wanted format to the front of ``out``, -1 where nothing is ``left``."""
@@ -214,12 +215,12 @@ class box_nms(Op):
         xp.copyto(out[:most], -1, where=~left[:, None])
         out[most:] = -1
 
-    def backward(self, xp: Any, dout: Array, record: Array, ddata: Array) -> None:
+    def backward(self, xp: Any, dout0: Array, record: Array, ddata: Array) -> None:
         count = ddata.shape[-2]
         for place in each(ddata.shape[:-2]):
-            went = xp.full((count + 1,), -1)  # row of out of every row of data; the last one is for record -1
+            went = xp.full((count + 1,), -1)  # row of out0 of every row of data; the last one is for record -1
             went[record[place]] = xp.arange(count)
-            gather(xp, dout[place], xp.maximum(went[:count], 0), 0, ddata[place])
+            gather(xp, dout0[place], xp.maximum(went[:count], 0), 0, ddata[place])
             xp.copyto(ddata[place], 0, where=(went[:count] < 0)[:, None])
 
 
