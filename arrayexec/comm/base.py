@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy
 
 from .. import context
-from ..errors import CollectiveError, PlanMismatchError, message
+from ..errors import BackendUnavailableError, CollectiveError, PlanMismatchError, message
 
 Array = Any
 """An array of any context: numpy.ndarray, cupy.ndarray, …"""
@@ -59,6 +59,26 @@ class Communicator(ABC):
         that have no sum and for read-only arrays.
         """
 
+    def start_sum(self, array: Array, what: str, transport: str | None = None, whole: bool = True) -> Request:
+        """Start the sum of a flat array, as `start_allreduce`, by the way that is shortest from where it lies.
+
+        It is in ``array`` when this request is complete and a collective that all ranks wait for after it: where
+        ``array`` lies in a shared segment, each rank of a host sums its `part`, for all of them, or unless ``whole``
+        for itself alone. With ``transport`` (float16 or bfloat16) float32 numbers travel between hosts in 16 bits.
+        """
+        return self.start_allreduce(array, what)
+
+    def place(self, array: Array) -> tuple[int, int] | None:
+        """Number of the shared segment in which ``array`` lies, and its first byte there; None elsewhere."""
+        return None
+
+    def part(self, array: Array) -> slice:
+        """The elements of a flat array in a shared segment that this rank sums for its host."""
+        return slice(0, array.size)
+
+    def spread(self, array: Array) -> None:  # noqa: B027 - alone there is nobody to give it to
+        """Copy an array that lies in a shared segment to the same place of all other ranks of the host."""
+
     @abstractmethod
     def allreduce(self, array: Array) -> None:
         """Replace ``array`` by its sum over all ranks, in its own type; the same bits on every rank."""
@@ -82,13 +102,19 @@ class Communicator(ABC):
     def shared_segment(self, nbytes: int) -> numpy.ndarray[Any, Any]:
         """``nbytes`` zeroed bytes in memory that all ranks of the host share, 64-byte aligned; collective.
 
-        The communicator owns the memory; it is there as long as the process. Raises
-        BackendUnavailableError where the ranks are on several hosts or shared memory has no room.
+        The communicator owns the memory; it is there as long as the process. Raises BackendUnavailableError on
+        all ranks where shared memory has no room on one host.
         """
 
     def allocate(self, nbytes: int, role: str) -> numpy.ndarray[Any, Any] | None:
-        """An allocator for `Context.set_allocator`: gradients in a shared segment, None for other roles."""
-        return self.shared_segment(nbytes) if role == "gradient" else None
+        """An allocator for `Context.set_allocator`: gradients in a shared segment where there is room for one.
+
+        None for other roles, and without room; collective for gradients.
+        """
+        try:
+            return self.shared_segment(nbytes) if role == "gradient" else None
+        except BackendUnavailableError:  # on all ranks
+            return None
 
     @property
     def limit(self) -> float:

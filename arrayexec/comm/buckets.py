@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from .base import Array, Communicator, Request
 
 MAX_BYTES = 8 << 20
 PARTS = 4  # no bucket is larger than this part of all gradients
+FIRST_BYTES = 1 << 20  # the first bucket: the sooner it is full, the sooner ranks meet
 
 _LARGE = 64 << 10  # bytes from which an array that lies alone is reduced where it is, not packed
 _MAX_GAP = 256  # bytes that alignment may leave between neighbours in a segment
@@ -55,8 +57,8 @@ def cut(
     """Cut gradients, (name, nbytes, dtype) in the order in which backward finishes them, into buckets.
 
     A bucket has at most ``max_bytes`` and at most a quarter of all bytes (but 64 where that is less), one
-    type and one of ``places``; a larger gradient is spread over several. The cuts depend on the
-    arguments alone, so they are the same on every rank.
+    type and one of ``places``; a larger gradient is spread over several. The first one is smaller. The cuts
+    depend on the arguments alone, so they are the same on every rank.
     """
     items = [(name, nbytes, numpy.dtype(dtype)) for name, nbytes, dtype in gradients]
     limit = max(64, min(max_bytes, sum(nbytes for _, nbytes, _ in items) // PARTS) // 64 * 64)
@@ -70,7 +72,7 @@ def cut(
         while start < size:
             if room < dtype.itemsize:
                 buckets.append((dtype, []))
-                room = limit
+                room = limit if len(buckets) > 1 else min(limit, max(FIRST_BYTES, nbytes))
             stop = min(size, start + room // dtype.itemsize)
             buckets[-1][1].append(Piece(name, start, stop))
             room -= (stop - start) * dtype.itemsize
@@ -85,8 +87,10 @@ class GradientBuckets:
     ``segments``: flat arrays inside which they may lie; a stretch of neighbours there is reduced in place
     (with the gap that alignment left between them, so that must hold numbers). Others are reduced in
     place where they are large, else packed, as are arrays of devices; packing of device arrays was not
-    run on a card. Making one is a collective call. Raises PlanMismatchError if ranks have other
-    gradients, CollectiveError for arrays that cannot be summed in place.
+    run on a card. ``transport``: ``float16`` or ``bfloat16``, in which float32 numbers travel between hosts.
+    ``sharded``: in a shared segment each rank gets the sum of its `part` of each bucket alone. Making one is a
+    collective call. Raises PlanMismatchError if ranks have other gradients, CollectiveError for arrays that
+    cannot be summed in place and impossible options.
     """
 
     def __init__(
@@ -96,7 +100,12 @@ class GradientBuckets:
         segments: Sequence[Array] = (),
         max_in_flight: int = 16,
         max_bytes: int = MAX_BYTES,
+        transport: str | None = None,
+        sharded: bool = False,
     ) -> None:
+        if transport not in (None, "float16", "bfloat16"):
+            kinds = "None, 'float16' or 'bfloat16'"
+            raise CollectiveError(f"GradientBuckets: transport must be {kinds}, but it is {transport!r}")
         if max_in_flight < 1:
             raise CollectiveError(f"GradientBuckets: max_in_flight must be at least 1, but it is {max_in_flight}")
         for name, array in gradients.items():
@@ -110,8 +119,10 @@ class GradientBuckets:
         places = _places(gradients, segments)
         self.buckets = cut(((n, a.nbytes, a.dtype) for n, a in gradients.items()), places, max_bytes)
         """The buckets, in the order in which they are sent."""
-        comm.agree(self.description(), "gradient buckets")
         self._buffers = [_buffer(bucket, gradients, places, segments) for bucket in self.buckets]
+        self._shared = any(comm.place(buffer) is not None for buffer, _ in self._buffers)
+        self._transport, self._sharded, self._quiet = transport, sharded, False
+        comm.agree(self.description(), "gradient buckets")
         self._buckets_of: dict[str, list[int]] = {name: [] for name in gradients}
         for i, bucket in enumerate(self.buckets):
             for name in {piece.name for piece in bucket.pieces}:
@@ -123,6 +134,7 @@ class GradientBuckets:
 
     def _begin(self) -> None:
         self._written: set[str] = set()
+        self._earlier: set[str] = set()  # what was ready in no_sync()
         self._missing = [len({piece.name for piece in bucket.pieces}) for bucket in self.buckets]
         self._next = 0  # the bucket to start next
         self._flying: dict[int, Request] = {}
@@ -134,7 +146,23 @@ class GradientBuckets:
             rows[f"gradient {name}"] = f"{array.dtype} {tuple(array.shape)}"
         for i, bucket in enumerate(self.buckets):
             rows[f"bucket {i}"] = " ".join(f"{p.name}[{p.start}:{p.stop}]" for p in bucket.pieces)
-        return rows
+            place = self._comm.place(self._buffers[i][0])
+            if place is not None:
+                rows[f"bucket {i}"] += f" in shared segment {place[0]} at {place[1]}"
+        return rows | {"transport": self._transport, "sharded": self._sharded}
+
+    def owned(self) -> Iterator[Piece]:
+        """The stretches of gradients whose sums this rank has: all, or with ``sharded`` its parts of the buckets."""
+        for bucket, (buffer, packed) in zip(self.buckets, self._buffers, strict=True):
+            part = self._comm.part(buffer) if self._sharded and not packed else slice(0, buffer.size)
+            for piece in bucket.pieces:
+                if packed:
+                    yield piece
+                    continue
+                shift = (_bounds(buffer)[0] - _bounds(self._gradients[piece.name])[0]) // bucket.dtype.itemsize
+                start, stop = max(piece.start, part.start + shift), min(piece.stop, part.stop + shift)
+                if start < stop:
+                    yield Piece(piece.name, start, stop)
 
     def ready(self, name: str) -> None:
         """Say that gradient ``name`` is written; starts the buckets that are full now, in order.
@@ -143,6 +171,9 @@ class GradientBuckets:
         """
         with self._lock:
             self._check_name(name)
+            if self._quiet:
+                self._earlier.add(name)
+                return
             if name in self._written:
                 raise CollectiveError(
                     f"GradientBuckets: gradient {name!r} was written twice in one step, "
@@ -152,6 +183,15 @@ class GradientBuckets:
             self._mark(name)
             while self._next < len(self.buckets) and not self._missing[self._next]:
                 self._start_next()
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Inside, gradients that are ready stay here: for all but the last backward where several add up."""
+        self._quiet = True
+        try:
+            yield
+        finally:
+            self._quiet = False
 
     def finish(self, used: Collection[str] | None = None) -> list[str]:
         """Start what is not under way yet, wait until every gradient is the sum over all ranks.
@@ -163,7 +203,7 @@ class GradientBuckets:
         with self._lock:
             for name in used or ():
                 self._check_name(name)
-            mine = self._written | set(used or ())
+            mine = self._written | self._earlier | set(used or ())
             counts = numpy.array([name in mine for name in self._gradients], numpy.int32)
             for name, array in self._gradients.items():
                 if name not in self._written:
@@ -173,10 +213,11 @@ class GradientBuckets:
                     self._mark(name)
             while self._next < len(self.buckets):
                 self._start_next()
-            counting = self._comm.start_allreduce(counts, "used gradients")
+            # Where ranks share memory, all have done their parts when all have come to this sum.
+            counting = None if self._shared else self._comm.start_allreduce(counts, "used gradients")
             while self._flying:
                 self._finish_first()
-            counting.wait()
+            (counting or self._comm.start_allreduce(counts, "used gradients")).wait()
             self._begin()
             return [name for name, count in zip(self._gradients, counts, strict=True) if count]
 
@@ -202,7 +243,9 @@ class GradientBuckets:
             numpy.copyto(copy, context.asnumpy(part))
         self.events.append((time.perf_counter(), "start", i))
         self._next += 1
-        self._flying[i] = self._comm.start_allreduce(self._buffers[i][0], f"gradient bucket {i}")
+        self._flying[i] = self._comm.start_sum(
+            self._buffers[i][0], f"gradient bucket {i}", self._transport, not self._sharded
+        )
 
     def _finish_first(self) -> None:
         i = next(iter(self._flying))

@@ -19,9 +19,12 @@ from ..errors import BackendUnavailableError, CollectiveError, RendezvousError
 from ..threads import cores, set_num_threads
 from .base import FIRST_STEP_FACTOR, Array, Communicator, check_summable, host_buffer, to_json
 from .guard import Guard, Operation
+from .stages import Carrier, Host, Stage, Staged, between
 
 _YIELD_FOR = 0.02  # seconds in which a waiting rank gives its core away, but does not sleep
 _WATCH_EVERY = 0.05
+PRETEND = "ARRAYEXEC_RANKS_PER_HOST"
+"""Environment variable: take every so many ranks for a host of their own, to try on one machine what several do."""
 
 Made = TypeVar("Made", bound="MPICommunicator")
 
@@ -140,16 +143,21 @@ class MPICommunicator(Communicator):
         self.size = world.Get_size()
         self._agreed: set[tuple[str, str]] = set()
         self._windows: list[Any] = []  # never freed: a view kept by the user would crash the process
+        self._rows: list[list[numpy.ndarray[Any, Any]]] = []  # of each window, the bytes of every rank of the host
+        self._host: Host | None = None  # found out with the first window
+        self._staged: list[Staged] = []
         # Gradients, other arrays and control data travel apart: ranks that are in different collectives
         # wait for each other, which is seen, instead of adding up what does not belong together.
-        copies = [world.Idup() for _ in range(4)]
+        copies = [world.Idup() for _ in range(6)]
         for _, request in copies:
             request.Wait()
-        self._gradients, self._arrays, self._control, letters = (comm for comm, _ in copies)
+        self._gradients, self._arrays, self._control, letters, scatter, gather = (comm for comm, _ in copies)
+        self._all = self._carrier(scatter, gather)
         self._guard = Guard(_Link(mpi, letters), lambda: self.where)
         if self.size > 1:
             self._guard.install()
-        hosts = self.allgather_object(socket.gethostname())
+        per_host = int(os.environ.get(PRETEND) or self.size)
+        self._hosts = hosts = self.allgather_object(f"{socket.gethostname()} {self.rank // per_host}")
         self.local_rank = hosts[: self.rank].count(hosts[self.rank])
         self.local_size = hosts.count(hosts[self.rank])
         if self.local_size > 1:  # ranks share the cores: a product with more threads than that waits for itself
@@ -211,25 +219,83 @@ class MPICommunicator(Communicator):
 
     def shared_segment(self, nbytes: int) -> numpy.ndarray[Any, Any]:
         rounded = -(-nbytes // 64) * 64
-        room = _shared_memory_room()
-        wanted, rooms = zip(*self.allgather_object([rounded, room]), strict=True)
-        if self.local_size != self.size:
-            raise BackendUnavailableError(
-                f"shared_segment: the {self.size} ranks must be on one host, "
-                f"but only {self.local_size} are on that of rank {self.rank}"
-            )
-        if sum(wanted) > min(rooms):
-            raise BackendUnavailableError(
-                f"shared_segment: the {self.size} ranks need {sum(wanted)} bytes of shared memory, "
-                f"but /dev/shm has {min(rooms)} left\n"
-                "  in a container give it more (docker run --shm-size), or use memory of each rank's own"
-            )
+        needs = self.allgather_object([rounded, _shared_memory_room()])
+        for host in dict.fromkeys(self._hosts):
+            here = [need for need, name in zip(needs, self._hosts, strict=True) if name == host]
+            wanted, rooms = zip(*here, strict=True)
+            if sum(wanted) > min(rooms):
+                raise BackendUnavailableError(
+                    f"shared_segment: the {len(wanted)} ranks need {sum(wanted)} bytes of shared memory, "
+                    f"but /dev/shm has {min(rooms)} left\n"
+                    "  in a container give it more (docker run --shm-size), or use memory of each rank's own"
+                )
         # Nothing here can wait in a non-blocking way; all ranks have just come together.
-        node = self._arrays.Split_type(self._mpi.COMM_TYPE_SHARED, key=self.rank)
-        window = self._mpi.Win.Allocate_shared(rounded, 1, comm=node)
+        if self._host is None:
+            self._node = self._arrays.Split_type(self._mpi.COMM_TYPE_SHARED, key=self.rank).Split(
+                self._hosts.index(self._hosts[self.rank]), self.rank
+            )
+            self._host = self._meet(self._node)
+        window = self._mpi.Win.Allocate_shared(rounded, 1, comm=self._node)
         self._windows.append(window)
-        memory, _ = window.Shared_query(node.Get_rank())
-        return numpy.frombuffer(memory, numpy.uint8, nbytes)
+        memories = [window.Shared_query(rank)[0] for rank in range(self._node.Get_size())]
+        rows = [numpy.frombuffer(memory, numpy.uint8) for memory in memories]
+        self._rows.append(rows)
+        rows[self._node.Get_rank()].fill(0)  # takes the memory now, while there is room for it
+        self.barrier()
+        return rows[self._node.Get_rank()][:nbytes]
+
+    def _meet(self, node: Any) -> Host:
+        """Find the ranks of other hosts that will have the same part of a sum."""
+        sizes = self.allgather_object([node.Get_rank(), node.Get_size()])
+        parts = min(size for _, size in sizes)
+        color = node.Get_rank() if node.Get_rank() < parts else self._mpi.UNDEFINED
+        fellows = self._arrays.Split(color, self.rank)
+        several = sum(rank == 0 for rank, _ in sizes) > 1 and fellows != self._mpi.COMM_NULL
+        return Host(node, self._carrier(fellows, fellows.Dup()) if several else None, parts)
+
+    def _carrier(self, scatter: Any, gather: Any) -> Carrier:
+        """Stages of one kind have a communicator of their own: requests enter each in their order, but not both."""
+        start = scatter.Iallreduce
+        ranks = scatter.Get_size()
+        return Carrier(ranks, lambda array: start(self._mpi.IN_PLACE, array), scatter.Ialltoall, gather.Iallgather)
+
+    def place(self, array: Array) -> tuple[int, int] | None:
+        if isinstance(array, numpy.ndarray):
+            start = array.__array_interface__["data"][0]
+            for i, rows in enumerate(self._rows):
+                offset = start - rows[self._node.Get_rank()].__array_interface__["data"][0]
+                if 0 <= offset <= rows[self._node.Get_rank()].size - array.nbytes:
+                    return i, offset
+        return None
+
+    def _everywhere(self, array: Array) -> list[numpy.ndarray[Any, Any]] | None:
+        """What the ranks of the host have in the place of a flat ``array``; None unless it is in shared memory."""
+        place = self.place(array)
+        if place is None:
+            return None
+        return [row[place[1] : place[1] + array.nbytes].view(array.dtype) for row in self._rows[place[0]]]
+
+    def part(self, array: Array) -> slice:
+        return super().part(array) if self._host is None or self.place(array) is None else self._host.part(array)
+
+    def spread(self, array: Array) -> None:
+        for row in self._everywhere(array) or ():
+            if row.ctypes.data != array.ctypes.data:
+                numpy.copyto(row, array.reshape(-1))
+
+    def start_sum(
+        self, array: Array, what: str, transport: str | None = None, whole: bool = True
+    ) -> MPIRequest | Staged:
+        check_summable(array, f"allreduce of {what}")
+        rows = self._everywhere(array)
+        stages: Iterator[Stage]
+        if rows is not None and self._host is not None:
+            stages = self._host.sum(rows, transport, whole)
+        elif transport is None:
+            return self.start_allreduce(array, what)
+        else:
+            stages = between(self._all, array, transport)
+        return Staged(self._staged, self, self._guard.enter(f"allreduce of {what}", self.where), stages)
 
     def completed(self, operation: Operation) -> None:
         """Told by the requests."""
@@ -248,7 +314,7 @@ class MPICommunicator(Communicator):
                 )
             )
 
-    def wait(self, request: MPIRequest) -> None:
+    def wait(self, request: MPIRequest | Staged) -> None:
         """Wait for a request of this communicator, up to the deadline."""
         if request.test():
             return

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..comm import Communicator, GradientBuckets
+from ..context import context_of
 from ..dims import from_user, known
-from ..errors import BucketError
+from ..errors import BucketError, CollectiveError
 from ..executor import Inferred, allocate_segment, inferred
 from ..plan import make_plan
 from ..symbol.graph import Graph
 from ..symbol.infer import infer_shapes, infer_types
 from ..train.io import DataDesc
+from ..train.optimizer import Optimizer, get_updater
 from .binding import DeviceStore, ignored_parameters
 from .loading import Described, batch_axis
 
@@ -86,7 +89,10 @@ class Layout:
         parameters = self.parameters
         trained = {name: spec for name, spec in parameters.items() if name not in self.ignored}
         rest = {name: spec for name, spec in parameters.items() if name in self.ignored}
-        block, gradients = allocate_segment(store.context, "gradient", trained)
+        device = store.context.device
+        shared = store.context.xp is np and device.allocator is None  # else as the user has it
+        with store.context.allocator(comm.allocate if shared else device.allocator):
+            block, gradients = allocate_segment(store.context, "gradient", trained)
         store.gradients = {**gradients, **allocate_segment(store.context, "gradient", rest)[1]}
         kinds = {np.dtype(kind) for _, kind in trained.values()}
         segments = []
@@ -121,3 +127,63 @@ def describe_nodes(key: Any, symbol: Any) -> dict[str, object]:
         for node in symbol.graph.nodes
         if node.op is not None
     }
+
+
+class ShardedUpdate:
+    """Each rank of a host updates its parts of the parameters, with the state of these parts alone (ZeRO-1).
+
+    ``buckets`` must be ``sharded``, ``parameters`` lie in a shared segment. ``optimizer`` works element by element;
+    its state is kept by number of a piece, see ``pieces``. Making one is a collective call.
+    """
+
+    def __init__(
+        self, comm: Communicator, buckets: GradientBuckets, gradients: Mapping[str, Any],
+        parameters: Mapping[str, Any], optimizer: Optimizer,
+    ) -> None:  # fmt: skip
+        outside = next((name for name in gradients if comm.size > 1 and comm.place(parameters[name]) is None), None)
+        if outside is not None:
+            raise CollectiveError(f"ShardedUpdate: parameter '{outside}' must lie in a shared segment, but it does not")
+        self._comm, self._updater = comm, get_updater(optimizer)
+        self.pieces = list(buckets.owned())
+        """Names and stretches of what this rank updates."""
+        optimizer.idx2name |= {key: piece.name for key, piece in enumerate(self.pieces)}
+        self._arrays = [
+            (p.name, *(arrays[p.name].reshape(-1)[p.start : p.stop] for arrays in (gradients, parameters)))
+            for p in self.pieces
+        ]
+
+    def __call__(self, used: Collection[str]) -> None:
+        """Update the parameters ``used``, as `GradientBuckets.finish` gives them, on all ranks; collective."""
+        for key, (name, gradient, parameter) in enumerate(self._arrays):
+            if name in used:
+                self._updater(key, gradient, parameter)
+                self._comm.spread(parameter)
+        self._comm.barrier()
+
+
+class LocalSteps:
+    """Local SGD: after every ``every`` steps parameters become their means over ranks; in between nothing is sent.
+
+    ``block(name, mean)`` may then change the mean in place, as block momentum does: the same on every rank.
+    """
+
+    def __init__(
+        self, comm: Communicator, parameters: Mapping[str, Any], segments: Sequence[Any] = (), every: int = 1,
+        block: Callable[[str, Any], None] | None = None,
+    ) -> None:  # fmt: skip
+        self._buckets = GradientBuckets(comm, parameters, segments)
+        self._parameters, self._every, self._block, self._ranks = dict(parameters), every, block, comm.size
+        self._steps = 0
+
+    def step(self) -> bool:
+        """Count a step; whether parameters were averaged after it."""
+        self._steps += 1
+        if self._steps % self._every:
+            return False
+        self._buckets.finish(self._parameters)
+        for name, parameter in self._parameters.items():
+            with context_of(parameter).enter():
+                parameter *= 1 / self._ranks
+                if self._block is not None:
+                    self._block(name, parameter)
+        return True

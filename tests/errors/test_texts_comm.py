@@ -101,6 +101,7 @@ def written_twice() -> None:
 
 cases(
     buckets_in_flight=lambda: GradientBuckets(LOCAL, {}, max_in_flight=0),
+    buckets_transport=lambda: GradientBuckets(LOCAL, {}, transport="int8"),
     buckets_columns=lambda: GradientBuckets(LOCAL, {"fc_weight": np.zeros((3, 4), order="F")}),
     buckets_twice=written_twice,
     buckets_name=lambda: GradientBuckets(LOCAL, {"fc_weight": zeros(4)}).ready("fc_wieght"),
@@ -177,8 +178,9 @@ def refused_by_mpi() -> None:
 
 cases(
     mpi_root=lambda: ranks().broadcast(zeros(2), 2),
-    mpi_hosts=lambda: ranks(local_size=1, allgather_object=lambda obj: [[64, 999], [64, 999]]).shared_segment(8),
-    mpi_room=lambda: ranks(allgather_object=lambda obj: [[64, 999], [64, 100]]).shared_segment(8),
+    mpi_room=lambda: ranks(
+        _hosts=["a", "a"], allgather_object=lambda obj: [[64, 999], [64, 100]]
+    ).shared_segment(8),
     mpi_fails=refused_by_mpi,
 )
 
