@@ -136,14 +136,18 @@ def _infers(cls: type[Op]) -> Iterator[str]:
         shapes = {name: trial.shape(name) for name in (*signature.arguments, *signature.outputs)}
         for target in signature.arguments:
             others = {name: shape for name, shape in shapes.items() if name != target}
-            sources: list[tuple[str, dict[str, Any]]] = [(name, {name: shape}) for name, shape in others.items()]
+            sources: list[tuple[str, dict[str, Any]]] = [("attributes", {})]
+            sources += [(name, {name: shape}) for name, shape in others.items()]
             if len(others) > 1:
                 sources.append(("the others", others))
-            told = _known(trial, target, {})
-            for title, given in sources:
-                found = _known(trial, target, given)
-                if found > told:
-                    (whole if found == 2 * len(shapes[target]) + 1 else part).setdefault(target, {})[title] = None
+            rank = len(shapes[target])
+            for start in ({}, {target: (UNKNOWN,) * rank}):  # nothing is known of it, or its rank
+                told = 0
+                for title, given in sources:
+                    found = _known(trial, target, {**start, **given})
+                    if found > max(told, bool(start)):
+                        (whole if found == 2 * rank + 1 else part).setdefault(target, {})[title] = None
+                    told = told or (found if title == "attributes" else 0)
     for target in dict.fromkeys((*whole, *part)):
         complete = _short(whole.get(target, ()))
         partly = [name for name in _short(part.get(target, ())) if name not in complete]

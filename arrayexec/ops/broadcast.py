@@ -15,8 +15,8 @@ from .expression import Pointwise, Row, Table, sum_to, total_for
 
 @through
 def _ranked(shape: Shape, other: Shape) -> Shape:
-    """An unknown shape of the rank of ``shape``, if ``other`` has fewer dims: then ``shape``'s rank is the result's."""
-    return (UNKNOWN,) * len(shape) if len(other) < len(shape) else ANY
+    """An unknown shape of the rank of ``shape``, the result's, if ``other`` cannot be what its first dim comes from."""
+    return (UNKNOWN,) * len(shape) if len(other) < len(shape) or (other[0] == 1 and shape[0] != 1) else ANY
 
 
 def _joined(mine: Any, its: Any) -> Any:

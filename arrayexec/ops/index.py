@@ -171,7 +171,11 @@ class take(Op):
     )
 
     def infer(self, s: Any) -> None:
+        if s.a is ANY and s.indices is not ANY:
+            s.a = (UNKNOWN,) * (len(s.out) + 1 - len(s.indices))
         check_axis(s, "a", self.axis)
+        if s.indices is ANY:
+            s.indices = (UNKNOWN,) * (len(s.out) + 1 - len(s.a))
         axis, count = self.axis % len(s.a), len(s.indices)
         if s.a[axis] is not UNKNOWN and s.a[axis] == 0:
             s.fail("a", f"must hold something along axis {self.axis}, but it is {format_shape(s.a)}")

@@ -278,6 +278,9 @@ class _split_v2(Op):
         return [b - a for a, b in itertools.pairwise((*self.indices, whole))]
 
     def infer(self, s: Any) -> None:
+        if s.data is ANY:
+            piece = next((shape for shape in s.out if shape is not ANY), ANY)
+            s.data = (UNKNOWN,) * (len(piece) + self.squeeze_axis)
         check_axis(s, "data", self.axis)
         axis = self.axis % len(s.data)
         whole = s.data[axis]
@@ -291,7 +294,7 @@ class _split_v2(Op):
                 s.fail("data", f"must give pieces of 1 in dim {axis} to squeeze them, but it is {format_shape(s.data)}")
             s.out = (drop(s.data, axis),) * self.count
             for shape in distinct(s.out):
-                s.data = (*shape[:axis], UNKNOWN, *shape[axis:])
+                s.data = (*shape[:axis], self.count, *shape[axis:])
             return
         s.out = tuple(replace(s.data, axis, length) for length in lengths)
         for shape in distinct(replace(shape, axis, UNKNOWN) for shape in s.out):

@@ -203,6 +203,8 @@ class squeeze(View):
         if self.axis is None:
             s.out = tuple(dim for dim in s.data if dim != 1) or (1,)
             return
+        if s.data is ANY and (len(s.out) > 1 or s.out[0] != 1):  # (1,) may stand for no dim at all
+            s.data = (UNKNOWN,) * (len(s.out) + len(set(self.axis)))
         for axis in self.axis:
             check_axis(s, "data", axis)
         axes = {axis % len(s.data) for axis in self.axis}
@@ -370,6 +372,8 @@ class Slice(Sliced):
         return tuple(parts) + (slice(None),) * (rank - len(parts))
 
     def infer(self, s: Any) -> None:
+        if s.data is ANY:
+            s.data = (UNKNOWN,) * len(s.out)
         self.check_rank(s, "data")
         self.said(s)
 

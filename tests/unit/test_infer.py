@@ -201,3 +201,20 @@ def test_unrolled_lstm_of_60_steps_is_inferred_in_a_tenth_of_a_second() -> None:
     assert shapes["l1_h2h_weight"] == (800, 200)
     assert shapes["pred_weight"] == (1000, 200)
     assert min(times) <= 0.1
+
+
+@pytest.mark.parametrize(
+    ("build", "given", "wanted"),
+    [
+        (lambda a: sym.squeeze(a, axis=1), (2, 3), (2, 1, 3)),
+        (lambda a: sym.take(a, sym.Variable("i", shape=(4, 5)), axis=1), (2, 4, 5, 3), (2, 0, 3)),
+        (lambda a: sym.slice(a, begin=(1,), end=(3,)), (2, 7), (0, 7)),
+        (lambda a: sym.split_v2(a, 2, axis=0, squeeze_axis=True)[1], (7,), (2, 7)),
+        (lambda a: sym.split_v2(a, (1, 3), axis=1)[0], (5, 1), (5, 0)),
+        (lambda a: sym.broadcast_add(a, sym.Variable("i", shape=(1, 3))), (4, 3), (4, 0)),
+    ],
+)  # fmt: skip
+def test_an_input_follows_from_the_output(build: Any, given: tuple[int, ...], wanted: tuple[int, ...]) -> None:
+    net = build(sym.Variable("a")) + sym.Variable("b", shape=given)
+    shapes, _, _ = net.infer_shape_partial()
+    assert shapes[net.list_arguments().index("a")] == wanted
