@@ -34,8 +34,9 @@ _OBJECTS = {
     "executor": "Executor",
     "threads": "set_num_threads",
     "train.initializer": "InitDesc",
-    "parallel.model_helper": "ModelHelper",
-    "parallel.data_parallel_model": "parallelize parallelize_gpu parallelize_cpu parallelize_ideep parallelize_bmuf",
+    "train.model_helper": "ModelHelper",
+    "parallel.data_parallel_model": "parallelize parallelize_gpu parallelize_cpu parallelize_ideep",
+    "parallel.bmuf": "parallelize_bmuf",
 }
 """Public objects by the module that defines them; exception classes of ``errors`` are found beside them."""
 

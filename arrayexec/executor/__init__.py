@@ -5,9 +5,9 @@ from .bind import assemble, bind, simple_bind
 from .bound import Meeting
 from .checks import check_values
 from .executor import Executor
-from .parts import Binding, Inferred, Placement, inferred
+from .parts import Binding, Inferred, inferred, placed
 
 __all__ = [
-    "Arena", "Binding", "Executor", "Inferred", "InputPool", "Meeting", "Placement", "allocate_segment", "assemble",
-    "bind", "check_values", "inferred", "note_write", "pool_of", "simple_bind",
+    "Arena", "Binding", "Executor", "Inferred", "InputPool", "Meeting", "allocate_segment", "assemble",
+    "bind", "check_values", "inferred", "note_write", "placed", "pool_of", "simple_bind",
 ]  # fmt: skip

@@ -99,7 +99,7 @@ class JoinedMoments(Op):
         self.meet("backward", comm, [{"dout": dout, "data": data, "out": out, "ddata": ddata}])
 
     def meet(self, kind: str, comm: Any, parts: Sequence[Mapping[str, Array]]) -> None:
-        """Do the body of ``kind`` for the devices whose arrays are ``parts``, and for all ranks of ``comm`` (if any)."""
+        """Do the body of ``kind`` for the devices whose arrays are ``parts`` and for all ranks of ``comm``, if any."""
 
         def total(terms: Sequence[Array]) -> Array:
             found = np.sum(terms, axis=0)

@@ -12,8 +12,7 @@ import pytest
 import arrayexec as ax
 
 NOT_YET = {
-    "ModelHelper", "kv", "kvstore", "mod", "model", "module", "parallelize", "parallelize_bmuf",
-    "parallelize_cpu", "parallelize_gpu", "parallelize_ideep",
+    "kv", "kvstore", "mod", "model", "module", "parallelize_bmuf",
 }  # fmt: skip
 """Names whose modules later work brings; exactly these."""
 

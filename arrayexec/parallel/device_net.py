@@ -1,0 +1,229 @@
+"""The net of one device of a parallel model: its arrays in flat segments, its executors, its share of an update."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..context import Context
+from ..errors import BlobFreedError, ParallelizeError, UnknownNameError, near_miss
+from ..executor import Arena, Binding, Executor, allocate_segment, inferred, placed, pool_of
+from ..plan import Draft, Keep
+from ..train.model_helper import Net, Parameter
+
+Array = Any
+Specs = Mapping[str, tuple[tuple[int, ...], Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Stretch:
+    """Parameters that lie side by side and move alike, as bytes ``start`` to ``stop`` of a segment."""
+
+    names: tuple[str, ...]
+    start: int
+    stop: int
+    dtype: np.dtype[Any]
+    decays: bool
+
+    def of(self, block: Array) -> Array:
+        """The numbers of a segment's block, gaps of alignment among them (zeros)."""
+        return block[self.start : self.stop].view(self.dtype)
+
+
+Piece = tuple[Array, Array, dict[str, Array], bool]
+
+
+def stretches(params: Mapping[str, Parameter], alignment: int) -> list[Stretch]:
+    """Cut a segment, laid out by `allocate_segment`, where type or decay change."""
+    offset, placed_ones = 0, []
+    for name, one in params.items():
+        kind = np.dtype(one.dtype)
+        size = -(-int(np.prod(one.shape, dtype=np.int64)) * kind.itemsize // alignment) * alignment
+        placed_ones.append((name, offset, offset + size, kind, one.decays))
+        offset += size
+    found = []
+    for (kind, decays), group in itertools.groupby(placed_ones, lambda item: item[3:]):
+        items = list(group)
+        found.append(Stretch(tuple(i[0] for i in items), items[0][1], items[-1][2], kind, decays))
+    return found
+
+
+def gradient_order(net: Net) -> list[str]:
+    """Trained parameters that the losses depend on, in the order in which backward finishes their gradients."""
+    graph: Any = net.graph.graph  # type: ignore[union-attr]
+    heads = {graph.index[id(loss.heads[0][0])] for loss in net.losses if id(loss.heads[0][0]) in graph.index}
+    reached, first = set(heads), dict[str, int]()
+    for number in range(len(graph.nodes) - 1, -1, -1):
+        if number not in reached:
+            continue
+        stops = graph.nodes[number].op is not None and graph.nodes[number].signature.backward is None
+        for entry in () if stops else graph.inputs[number]:
+            source = graph.owner[entry]
+            reached.add(source)
+            if graph.nodes[source].op is None:
+                first[graph.nodes[source].name] = number
+    made = {name: place for place, name in enumerate(net.trained)}
+    return sorted((name for name in made if name in first), key=lambda name: (-first[name], -made[name]))
+
+
+def loose_gradients(draft: Draft) -> Draft:
+    """Put the gradients of arguments into the arena, where bytes of activations are free by then."""
+    for number in draft.gradients.values():
+        draft.values[number] = dataclasses.replace(draft.values[number], role="internal")
+    return draft
+
+
+class DeviceNet:
+    """Arrays of a device by name: ``params computed gradients states inputs``; ``blocks`` are the flat segments.
+
+    ``lends``: the device whose parameters this one takes as its own. ``loose``: gradients lie in the arena.
+    """
+
+    def __init__(
+        self, net: Net, context: Context, groups: Mapping[str, Context], scope: str, kept: Sequence[str], loose: bool
+    ) -> None:
+        self.net, self.context = net, context
+        self.placement = placed(net.graph, context, groups, "parallelize")
+        gradients = (f"d {name}" for name in net.trained if loose)
+        self.keep, self.loose = Keep(scope, frozenset((*map(self.value_name, kept), *gradients))), loose
+        self.params: dict[str, Array] = {}
+        self.computed: dict[str, Array] = {}
+        self.gradients: dict[str, Array] = {}
+        self.states: dict[str, Array] = {}
+        self._state_of: dict[tuple[str, str], Array] = {}  # by state of the optimizer and parameter
+        self.inputs: dict[str, Array] = {}
+        self.blocks: dict[str, Array] = {}
+        self.arena = Arena(context)
+        self._executors: dict[Any, Executor] = {}
+        self.executor: Executor | None = None
+        arguments = net.graph.list_arguments()  # type: ignore[union-attr]
+        self.wanted = [name for name in arguments if name not in net.params]
+        """Arguments that come from outside."""
+
+    def allocate(self, trained: Mapping[str, Parameter], lends: DeviceNet | None, share_computed: bool = False) -> None:
+        """Take memory for parameters and gradients; those of ``lends`` are taken over."""
+        specs = {name: (one.shape, one.dtype) for name, one in trained.items()}
+        rest = {n: (p.shape, p.dtype) for n, p in self.net.params.items() if n not in trained and not p.computed}
+        computed = {n: (p.shape, p.dtype) for n, p in self.net.params.items() if p.computed}
+        if lends is not None:
+            self._borrow(lends, {**specs, **rest, **(computed if share_computed else {})})
+        else:
+            self.blocks["parameter"], self.params = allocate_segment(self.context, "parameter", specs)
+            self.params |= allocate_segment(self.context, "parameter", rest)[1]
+        if not self.computed:
+            self.blocks["computed"], self.computed = allocate_segment(self.context, "aux", computed)
+        if specs and not self.loose:
+            self.blocks["gradient"], self.gradients = allocate_segment(self.context, "gradient", specs)
+        for name, one in self.net.states.items():
+            self.states |= allocate_segment(self.context, "state", {name: (one.shape, one.dtype)})[1]
+
+    def _borrow(self, lender: DeviceNet, specs: Specs) -> None:
+        held = {**lender.params, **lender.computed}
+        for name, (shape, _) in specs.items():
+            if name not in held or tuple(held[name].shape) != tuple(shape):
+                there = f"is {tuple(held[name].shape)}" if name in held else "is not there" + near_miss(name, held)
+                raise ParallelizeError(
+                    f"parallelize: '{self.net.prefix}/{name}' {tuple(shape)} is to be shared, "
+                    f"but in the other model it {there}"
+                )
+        self.params = {name: lender.params[name] for name in specs if name in lender.params}
+        self.computed = {name: lender.computed[name] for name in specs if name in lender.computed}
+        self.blocks = {kind: lender.blocks[kind] for kind in ("parameter",) if kind in lender.blocks}
+
+    def add_state(self, name: str, suffix: str, trained: Mapping[str, Parameter]) -> None:
+        """Take memory for a state of the optimizer: zeros for every trained parameter."""
+        specs = {param: (one.shape, one.dtype) for param, one in trained.items()}
+        self.blocks[name], views = allocate_segment(self.context, "state", specs)
+        self.states |= {f"{param}{suffix}": view for param, view in views.items()}
+        self._state_of |= {(name, param): view for param, view in views.items()}
+
+    def pieces(self, cuts: Iterable[Stretch], states: Iterable[str]) -> Iterator[Piece]:
+        """Flat (parameter, gradient, states, whether it decays) of what an update moves alike."""
+        for one in cuts:
+            held = {name: one.of(self.blocks[name]) for name in states}
+            if not self.loose:
+                yield one.of(self.blocks["parameter"]), one.of(self.blocks["gradient"]), held, one.decays
+                continue
+            for name in one.names:
+                mine = {state: self._state_of[state, name].reshape(-1) for state in held}
+                yield self.params[name].reshape(-1), self.gradient(name).reshape(-1), mine, one.decays
+
+    def gradient(self, name: str) -> Array:
+        """The gradient of a trained parameter, where it lies now."""
+        return self.gradients[name] if not self.loose else self.executor.value(f"d {name}")  # type: ignore[union-attr]
+
+    def bind(self, given: Specs, trained: Iterable[str], trains: bool) -> Executor:
+        """The executor for inputs of these shapes and types: made when first needed."""
+        key = tuple((name, tuple(shape), str(kind)) for name, (shape, kind) in given.items())
+        if key not in self._executors:
+            known = {**self.params, **self.computed}
+            graph: Any = self.net.graph
+            names, states = graph.list_arguments(), graph.list_auxiliary_states()
+            held = {name: known[name] for name in names if name in known}
+            shapes = {name: tuple(array.shape) for name, array in known.items() if name in held or name in states}
+            kinds = {name: array.dtype for name, array in known.items() if name in shapes}
+            found = inferred(
+                graph, shapes | {n: s for n, (s, _) in given.items()}, kinds | {n: k for n, (_, k) in given.items()},
+                "parallelize",
+            )  # fmt: skip
+            mine = set(trained) if trains else set()
+            requests = {name: "write" if name in mine else "null" for name in names}
+            pooled = tuple(name for name in names if name in given)
+            self._executors[key] = Executor(
+                Binding(
+                    found, self.placement, requests, held, dict(self.gradients) if trains else {},
+                    {name: known[name] for name in states}, self.arena, pool_of(self.inputs, self.context), pooled,
+                    (loose_gradients,) if self.loose else (), keep=self.keep,
+                )
+            )  # fmt: skip
+        self.executor = self._executors[key]
+        self.executor.bind_inputs()
+        return self.executor
+
+    def blob(self, name: str) -> Array:
+        """The array of a blob by name. Raises UnknownNameError, and BlobFreedError where its bytes were used again."""
+        for held in (self.params, self.computed, self.states):
+            if name in held:
+                return held[name]
+        base = name.removesuffix("_grad")
+        if base in self.gradients and name.endswith("_grad"):
+            return self.gradients[base]
+        if name in self.net.inputs or name in self.wanted:
+            found = self.executor.arg_dict.get(name) if self.executor is not None else None
+        else:
+            found = self.executor.value(self.value_name(name)) if self.executor is not None else None
+            if base not in self.net.blobs and base not in self.net.values:
+                known = [*self.net.blobs, *self.net.values, *self.states]
+                raise UnknownNameError(f"{self.net.prefix}: there is no blob '{name}'{near_miss(name, known)}")
+        if found is None:
+            what = "has not been computed yet" if self.executor is None else "was freed: its bytes were used again"
+            raise BlobFreedError(f"blob '{self.net.prefix}/{name}' {what}\n  to keep it: blobs_to_keep=['{name}']")
+        return found
+
+    def value_name(self, name: str) -> str:
+        """The name in the plan of a blob that forward or backward makes."""
+        if name in self.net.values:
+            return self.net.values[name]
+        blobs = self.net.blobs
+        if name not in blobs and name.endswith("_grad"):
+            return f"d {self.value_name(name.removesuffix('_grad'))}"
+        if name not in blobs:
+            return name
+        node, place = blobs[name].heads[0]
+        return node.output_name(place)
+
+    def nbytes(self) -> dict[str, int]:
+        """Bytes by role: parameter, computed, gradient, state, input, arena."""
+        plan = self.executor.plan() if self.executor is not None else None
+        return {
+            "parameter": sum(array.nbytes for array in self.params.values()),
+            "computed": sum(array.nbytes for array in self.computed.values()),
+            "gradient": sum(array.nbytes for array in self.gradients.values()),
+            "state": sum(array.nbytes for array in self.states.values()),
+            "input": sum(array.nbytes for array in self.inputs.values()),
+            "arena": plan.arena_bytes if plan is not None else 0,
+        }

@@ -1,0 +1,76 @@
+"""Where the inputs of a step come from: rows of global batches that were fed, and readers that devices share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import ArgumentError, NotBoundError, ShapeError, UnknownNameError, near_miss
+from ..train.model_helper import Input, Reader
+from .device_net import DeviceNet
+
+Array = Any
+_FED = Input(None, "float32")
+
+
+def part(rows: int, parts: int, number: int) -> slice:
+    """The rows of one of several parts; the first have one more where they do not divide evenly."""
+    size, more = divmod(rows, parts)
+    start = number * size + min(number, more)
+    return slice(start, start + size + (number < more))
+
+
+class Feeder:
+    """Inputs of all devices of a rank. ``comm``: the ranks, if there are several."""
+
+    def __init__(self, title: str, devices: Sequence[DeviceNet], comm: Any) -> None:
+        self._title, self._devices, self._comm = title, devices, comm
+        self._fed: dict[str, Array] = {}
+
+    @staticmethod
+    def input(device: DeviceNet, name: str) -> Input:
+        """What is known of an input of a device."""
+        return device.net.inputs.get(name, _FED)
+
+    def feed(self, name: str, array: Any, local: bool) -> None:
+        """See `ParallelModel.feed`."""
+        if name not in self._devices[0].wanted or self.input(self._devices[0], name).source is not None:
+            near = near_miss(name, self._devices[0].wanted)
+            raise UnknownNameError(f"feed: the model '{self._title}' has no input '{name}' that is fed{near}")
+        if not hasattr(array, "shape") or not array.shape:
+            raise ArgumentError(f"feed: '{name}' must be an array with rows, but it is {array!r}")
+        ranks, rank = (1, 0) if local or self._comm is None else (self._comm.size, self._comm.rank)
+        if len(array) < ranks * len(self._devices):
+            raise ShapeError(
+                f"feed: '{name}' must have a row for each of {ranks * len(self._devices)} devices, "
+                f"but its shape is {tuple(array.shape)}"
+            )
+        self._fed[name] = array[part(len(array), ranks, rank)]
+
+    def batches(self) -> list[dict[str, Array]]:
+        """The inputs of every device for the next step: rows of what was fed, and what readers give."""
+        found: list[dict[str, Array]] = [{} for _ in self._devices]
+        for name, array in self._fed.items():
+            for i, inputs in enumerate(found):
+                inputs[name] = array[part(len(array), len(self._devices), i)]
+        for device, inputs in zip(self._devices, found, strict=True):
+            batches: dict[Reader, Sequence[Any]] = {}
+            for name in device.wanted:
+                one = self.input(device, name)
+                if one.source is not None:
+                    reader, place = one.source
+                    if reader not in batches:
+                        batches[reader] = reader.next()
+                    inputs[name] = np.asarray(batches[reader][place])
+                elif name not in inputs:
+                    raise NotBoundError(f"run: the input '{name}' of '{self._title}' has no values: feed it")
+        return found
+
+    def known(self, device: DeviceNet) -> dict[str, Any] | None:
+        """Shapes and types of the inputs of a device, if they are all said before the first batch."""
+        given = {name: self.input(device, name) for name in device.wanted}
+        if any(one.shape is None for one in given.values()):
+            return None
+        return {name: (one.shape, one.dtype) for name, one in given.items()}

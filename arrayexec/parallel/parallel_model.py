@@ -1,0 +1,299 @@
+"""A model on several devices and ranks in training: start, steps, updates. Made by `parallelize`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..comm import GradientBuckets
+from ..context import copyto
+from ..errors import NotBoundError, ParallelizeError, near_miss
+from ..executor import Meeting, bind
+from ..streams import current_seed
+from ..symbol import Group
+from ..threads import cores, limited_blas
+from ..train.initializer import InitDesc
+from ..train.model_helper import ModelHelper
+from .device_net import DeviceNet, stretches
+from .executor_group import _threads
+from .feeding import Feeder
+from .gradient_sync import describe_nodes
+from .model_checks import Options
+from .model_state import ModelState
+
+Array = Any
+
+
+class ParallelModel(ModelState):
+    """What `parallelize` gives: ``init()`` once, then ``feed`` (or readers) and ``run``.
+
+    ``master`` is the net of the first device. ``iteration`` counts training steps.
+    """
+
+    def __init__(self, model: ModelHelper, options: Options, plan_hook: Callable[[ParallelModel], Any] | None) -> None:
+        super().__init__(model, options)
+        self._feeder = Feeder(model.name, self.devices, self.comm)
+        self._plan_hook = plan_hook
+        self._buckets: GradientBuckets | None = None
+        self._syncs: list[tuple[str, str]] = []
+        self._rows: list[int] = []
+        self._lock = threading.Lock()
+
+    # --- start -------------------------------------------------------------------------------------------------
+
+    def init(self) -> ParallelModel:
+        """Take memory, fill parameters, give those of the master (of rank 0) to all; collective with ranks.
+
+        Raises PlanMismatchError if ranks do not hold the same model or options.
+        """
+        net, options = self.master.net, self.options
+        if self.comm is not None:
+            self.comm.agree(self._description(), f"the model '{self.model.name}'")
+        lender = self.model.shares
+        if lender is not None and (lender.parallel is None or not lender.parallel.is_started):
+            raise NotBoundError(f"model '{self.model.name}': init '{lender.name}' first, whose parameters it has")
+        others = {} if lender is None else {device.net.prefix: device for device in lender.parallel.devices}
+        for device in self.devices:
+            if lender is not None:
+                source = others.get(device.net.prefix, lender.parallel.master)
+                device.allocate(self.trained, source, share_computed=True)
+            else:
+                shares = options.shared_model and device is not self.master
+                device.allocate(self.trained, self.master if shares else None)
+        optimizer: Any = self.model.optimizer if options.trains else None
+        for device in self._updated() if optimizer is not None else ():
+            for name in optimizer.used_states():
+                device.add_state(name, optimizer.blobs[name], self.trained)
+        if lender is None:
+            for name, one in net.params.items():
+                held = self.master.params.get(name, self.master.computed.get(name))
+                one.initializer._init_weight(InitDesc(name), held)
+        for device in self.devices:
+            for name, one in device.net.states.items():
+                one.initializer._init_weight(InitDesc(name), device.states[name])
+        self._cuts = stretches(self.trained, self.master.context.alignment)
+        self._started = True
+        if lender is None:
+            self.sync_parameters()
+        if self.comm is not None and self.trained:
+            flat = [cut.of(self.master.blocks["gradient"]) for cut in self._cuts]
+            self._buckets = GradientBuckets(
+                self.comm, self.master.gradients, flat, options.max_concurrent_distributed_ops
+            )  # fmt: skip
+        for device in self.devices:
+            self._assign(device, device.net.after_init)
+        if all(self._feeder.known(device) is not None for device in self.devices):
+            self._bind([self._feeder.known(device) or {} for device in self.devices])
+        return self
+
+    def _description(self) -> dict[str, object]:
+        """What ranks must agree on."""
+        net = self.master.net
+        params = {f"parameter '{n}'": f"{p.shape} {np.dtype(p.dtype).name}" for n, p in net.params.items()}
+        optimizer = self.model.optimizer
+        rule = {} if optimizer is None else _plain({"rule": type(optimizer).__name__, **vars(optimizer)}, "optimizer ")
+        return {
+            "devices": len(self.devices), "seed": current_seed(), **self.options.agreed(), **params, **rule,
+            **describe_nodes(None, net.graph),
+        }  # fmt: skip
+
+    def _bind(self, specs: Sequence[Mapping[str, Any]]) -> None:
+        first = self.master.executor is None
+        for device, given in zip(self.devices, specs, strict=True):
+            device.bind(given, self.trained, self.options.trains)
+        if first:
+            self._check_kept()
+            if self._plan_hook is not None:
+                self._plan_hook(self)
+
+    def feed(self, name: str, array: Any, *, local: bool = False) -> None:
+        """Give a global batch of an input, whose rows are cut over ranks, then devices; it stays until the next feed.
+
+        The first parts have a row more where it does not divide evenly. ``local``: the rows of this rank alone. Raises
+        UnknownNameError, ArgumentError, and ShapeError for a batch without a row for every device.
+        """
+        self._feeder.feed(name, array, local)
+
+    # --- steps -------------------------------------------------------------------------------------------------
+
+    def run(self, iterations: int = 1) -> ParallelModel:
+        """Take that many steps (a forward-only model: run forward); collective with ranks.
+
+        Raises NotBoundError before `init` and for inputs without values, BarrierTimeoutError if ranks do not come.
+        """
+        self._check_started("run")
+        if self.comm is not None:
+            self._barrier()
+        share = max(1, cores() // (len(self.devices) if self.options.net_type == "dag" else 1))
+        with limited_blas(min(self.options.num_threads_per_device, share)):
+            for _ in range(iterations):
+                self._step()
+        return self
+
+    def _barrier(self) -> None:
+        """Wait for the ranks that have not begun their run yet."""
+        self.comm.barrier()
+
+    def _step(self) -> None:
+        batches = self._feeder.batches()
+        self._bind(
+            [
+                {n: (tuple(a.shape), self._feeder.input(device, n).dtype) for n, a in inputs.items()}
+                for device, inputs in zip(self.devices, batches, strict=True)
+            ]
+        )
+        self._rows = [max((len(a) for a in inputs.values() if a.ndim), default=0) for inputs in batches]
+        starts = np.concatenate([[0], np.cumsum(self._rows)[:-1]]).astype(int)
+        for device, inputs, start in zip(self.devices, batches, starts, strict=True):
+            executor: Any = device.executor
+            executor.first_row, executor.step = int(start) + self._rows_before(), self.iteration
+            arrays = executor.arg_dict
+            for name, array in inputs.items():
+                copyto(arrays[name], array)
+        trains = self.options.trains
+        self._walk(lambda executor, _: executor.stages(True, trains))
+        if not trains:
+            return
+        self.iteration += 1
+        heads = [self._heads(*pair) for pair in zip(self.devices, self._seeds(), strict=True)]
+        self._arrived = dict.fromkeys(self.trained, 0)
+        ready = self._ready if self._buckets is not None else None
+        self._walk(lambda executor, i: executor.stages(False, heads=heads[i], on_ready=ready))
+        self._sync_computed()
+        self._reduce()
+        self._update()
+        for name, how in self._syncs:
+            self._sync_blob(name, how)
+        if self.comm is not None and self.iteration == 1:
+            self.comm.first_step_done()
+
+    def _rows_before(self) -> int:
+        """Place of this rank's first row in the global batch, taking all ranks' batches for alike."""
+        return 0 if self.comm is None else self.comm.rank * sum(self._rows)
+
+    def _seeds(self) -> list[float]:
+        """What the gradient of each device's losses begins with: 1, or its share of the rows times all devices."""
+        if self.options.loss_weighting == "devices":
+            return [1.0] * len(self.devices)
+        total, parts = np.array([sum(self._rows), len(self.devices)], np.float64), len(self.devices)
+        if self.comm is not None:
+            self.comm.allreduce(total)
+            parts = int(total[1])
+        return [rows * parts / float(total[0]) for rows in self._rows]
+
+    def _heads(self, device: DeviceNet, seed: float) -> list[Array | None]:
+        outputs = device.executor.outputs[: len(device.net.losses)]  # type: ignore[union-attr]
+        xp = device.context.xp
+        with device.context.enter():
+            heads: list[Array | None] = [xp.full(one.shape, seed, one.dtype) for one in outputs]
+        return heads + [None] * (len(device.net.graph) - len(heads))  # type: ignore[arg-type]
+
+    def _walk(self, start: Callable[[Any, int], Iterator[Meeting]]) -> None:
+        """Run one direction on all devices, from meeting to meeting."""
+        walks = [start(device.executor, i) for i, device in enumerate(self.devices)]
+        comm = self.comm if self.options.combine_spatial_bn is True else None
+        while True:
+            meetings = self._everywhere(lambda i: next(walks[i], None))
+            if meetings[0] is None:
+                return
+            meetings[0].op.meet(meetings[0].kind, comm, [meeting.arrays for meeting in meetings])
+
+    def _everywhere(self, call: Callable[[int], Any]) -> list[Any]:
+        """``call(i)`` for every device: side by side on processors if the net type is dag."""
+        count = len(self.devices)
+        if count == 1 or self.options.net_type == "simple" or self.master.context.xp is not np:
+            return [call(i) for i in range(count)]
+        futures = [_threads(count).submit(call, i) for i in range(count)]
+        errors = [future.exception() for future in futures]
+        for device, error in zip(self.devices, errors, strict=True):
+            if error is not None:
+                error.add_note(f"on {device.net.prefix}, one of {count} devices")
+                raise error
+        return [future.result() for future in futures]
+
+    def _ready(self, name: str) -> None:
+        """A device has finished a gradient: the last one adds all up and lets ranks sum it."""
+        with self._lock:
+            self._arrived[name] += 1
+            if self._arrived[name] < len(self.devices):
+                return
+            self._add_up(name)
+            self._buckets.ready(name)  # type: ignore[union-attr]
+
+    def _add_up(self, name: str) -> None:
+        """Add the gradients of the other devices to the master's, in the devices' order."""
+        total, context = self.master.gradient(name), self.master.context
+        for device in self.devices[1:]:
+            part = device.gradient(name)
+            if not context.device.owns(part):
+                part = context.empty(tuple(total.shape), total.dtype, "gradient")
+                copyto(part, device.gradient(name))
+            with context.enter():
+                context.xp.add(total, part, out=total)
+
+    def _reduce(self) -> None:
+        """Let the gradients be sums over devices and ranks, on every device that updates."""
+        if self._buckets is not None:
+            self._buckets.finish()
+        else:
+            for name in self.trained if len(self.devices) > 1 else ():
+                self._add_up(name)
+        for device in self._updated()[1:]:
+            for name in self.trained:
+                copyto(device.gradient(name), self.master.gradient(name))
+
+    # --- updates -----------------------------------------------------------------------------------------------
+
+    def _update(self) -> None:
+        optimizer = self.model.optimizer
+        if optimizer is None:
+            for device in self._updated():
+                self._assign(device, device.net.updates)
+            return
+        names, devices = optimizer.used_states(), self._updated()
+        for device in devices if optimizer.weight_decay else ():
+            for weight, grad, _, decays in device.pieces(self._cuts, ()):
+                if decays:
+                    optimizer.decay(device.context, weight, grad)
+        rate = self.learning_rate() * self._norm_ratio()
+        for device in devices:
+            for weight, grad, states, _ in device.pieces(self._cuts, names):
+                optimizer.apply(device.context, self.iteration, weight, grad, states, rate)
+
+    def _norm_ratio(self) -> float:
+        """By what the learning rate is multiplied so that the gradient is not too long; each parameter counts once."""
+        if self.model.optimizer.max_gradient_norm is None:
+            return 1.0
+        squares = 0.0
+        for _, grad, _, _ in self.master.pieces(self._cuts, ()):
+            for start in range(0, grad.size, 1 << 16):
+                piece = grad[start : start + (1 << 16)].astype(np.float64)
+                squares += float((piece * piece).sum())
+        return float(self.model.optimizer.norm_ratio(squares**0.5))
+
+    def _assign(self, device: DeviceNet, values: Mapping[str, Any]) -> None:
+        """Give parameters and states of a device the new values that were written by hand."""
+        if not values:
+            return
+        graph = Group(list(values.values()))
+        held = {**device.params, **device.computed, **device.states}
+        held |= {f"{name}_grad": device.gradient(name) for name in self.trained}
+        held |= {n: np.array([rate(self.iteration)], np.float32) for n, rate in self.model.rates.items()}
+        arguments = graph.list_arguments()
+        for name in (*arguments, *values):
+            if name not in held:
+                raise ParallelizeError(
+                    f"model '{self.model.name}': an assigned value uses '{name}', which is no parameter, gradient or "
+                    f"state{near_miss(name, held)}"
+                )
+        made = bind(graph, device.context, {name: held[name] for name in arguments}).forward()
+        for name, value in zip(values, made, strict=True):
+            copyto(held[name], value)
+
+
+
+def _plain(values: Mapping[str, Any], prefix: str) -> dict[str, object]:
+    return {prefix + n: v for n, v in values.items() if isinstance(v, int | float | str | bool | None)}
