@@ -19,6 +19,7 @@ from ..errors import BackendUnavailableError, CollectiveError, RendezvousError
 from ..threads import cores, set_num_threads
 from .base import FIRST_STEP_FACTOR, Array, Communicator, check_summable, host_buffer, to_json
 from .guard import Guard, Operation
+from .siblings import watched
 from .stages import Carrier, Host, Stage, Staged, between
 
 _YIELD_FOR = 0.02  # seconds in which a waiting rank gives its core away, but does not sleep
@@ -37,7 +38,8 @@ def connect(launched: int, timeout: float, make: Callable[[Any, float], Made]) -
     """
     with _ending_after(timeout * FIRST_STEP_FACTOR):
         try:
-            from mpi4py import MPI
+            with watched():
+                from mpi4py import MPI
         except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py is there, but no MPI library
             raise BackendUnavailableError(
                 f"comm.init: MPI cannot be used: {type(error).__name__}: {error}\n"
