@@ -20,7 +20,7 @@ from ..threads import cores, set_num_threads
 from .base import FIRST_STEP_FACTOR, Array, Communicator, check_summable, host_buffer, to_json
 from .guard import Guard, Operation
 from .siblings import watched
-from .stages import Carrier, Host, Stage, Staged, between
+from .stages import Board, Carrier, Host, Stage, Staged, between
 
 _YIELD_FOR = 0.02  # seconds in which a waiting rank gives its core away, but does not sleep
 _WATCH_EVERY = 0.05
@@ -80,6 +80,7 @@ class _Link:
         self._mpi, self._comm = mpi, comm
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
+        self.threaded: bool = mpi.Query_thread() == mpi.THREAD_MULTIPLE
         self._sending: list[tuple[Any, bytes]] = []
 
     def post(self, rank: int, letter: Mapping[str, Any]) -> None:
@@ -158,8 +159,9 @@ class MPICommunicator(Communicator):
         self._guard = Guard(_Link(mpi, letters), lambda: self.where)
         if self.size > 1:
             self._guard.install()
-        per_host = int(os.environ.get(PRETEND) or self.size)
-        self._hosts = hosts = self.allgather_object(f"{socket.gethostname()} {self.rank // per_host}")
+        pretended = f" {self.rank // int(os.environ[PRETEND])}" if os.environ.get(PRETEND) else ""
+        self._hosts = hosts = self.allgather_object(socket.gethostname() + pretended)
+        self._guard.hosts = hosts
         self.local_rank = hosts[: self.rank].count(hosts[self.rank])
         self.local_size = hosts.count(hosts[self.rank])
         if self.local_size > 1:  # ranks share the cores: a product with more threads than that waits for itself
@@ -231,29 +233,36 @@ class MPICommunicator(Communicator):
                     f"but /dev/shm has {min(rooms)} left\n"
                     "  in a container give it more (docker run --shm-size), or use memory of each rank's own"
                 )
-        # Nothing here can wait in a non-blocking way; all ranks have just come together.
         if self._host is None:
-            self._node = self._arrays.Split_type(self._mpi.COMM_TYPE_SHARED, key=self.rank).Split(
-                self._hosts.index(self._hosts[self.rank]), self.rank
-            )
-            self._host = self._meet(self._node)
-        window = self._mpi.Win.Allocate_shared(rounded, 1, comm=self._node)
-        self._windows.append(window)
-        memories = [window.Shared_query(rank)[0] for rank in range(self._node.Get_size())]
-        rows = [numpy.frombuffer(memory, numpy.uint8) for memory in memories]
-        self._rows.append(rows)
-        rows[self._node.Get_rank()].fill(0)  # takes the memory now, while there is room for it
+            self._host = self._meet()
+        self._rows.append(self._window(rounded))
+        own = self._rows[-1][self._node.Get_rank()]
+        own.fill(0)  # takes the memory now, while there is room for it
         self.barrier()
-        return rows[self._node.Get_rank()][:nbytes]
+        return own[:nbytes]
 
-    def _meet(self, node: Any) -> Host:
-        """Find the ranks of other hosts that will have the same part of a sum."""
-        sizes = self.allgather_object([node.Get_rank(), node.Get_size()])
+    def _window(self, nbytes: int) -> list[numpy.ndarray[Any, Any]]:
+        """Memory of all ranks of the host. Nothing here can wait in a non-blocking way; all have just come together."""
+        window = self._mpi.Win.Allocate_shared(nbytes, 1, comm=self._node)
+        self._windows.append(window)
+        return [numpy.frombuffer(window.Shared_query(i)[0], numpy.uint8) for i in range(self._node.Get_size())]
+
+    def _meet(self) -> Host:
+        """Find the ranks that share memory with this one, and those of other hosts that have the same part of a sum."""
+        near = self._arrays.Split_type(self._mpi.COMM_TYPE_SHARED, key=self.rank)
+        node = self._node = near.Split(self._hosts.index(self._hosts[self.rank]), self.rank)
+        rank, size = node.Get_rank(), node.Get_size()
+        sizes = self.allgather_object([rank, size])
         parts = min(size for _, size in sizes)
-        color = node.Get_rank() if node.Get_rank() < parts else self._mpi.UNDEFINED
-        fellows = self._arrays.Split(color, self.rank)
-        several = sum(rank == 0 for rank, _ in sizes) > 1 and fellows != self._mpi.COMM_NULL
-        return Host(node, self._carrier(fellows, fellows.Dup()) if several else None, parts)
+        fellows = self._arrays.Split(rank if rank < parts else self._mpi.UNDEFINED, self.rank)
+        several = sum(first == 0 for first, _ in sizes) > 1 and fellows != self._mpi.COMM_NULL
+        counters = [row.view(numpy.int64) for row in self._window(64)]
+        counters[rank].fill(0)
+        self.barrier()
+        window = self._windows[-1]
+        window.Lock_all(self._mpi.MODE_NOCHECK)  # for its Sync
+        board = Board(counters, rank, window.Sync, node.Iprobe)
+        return Host(board, rank, self._carrier(fellows, fellows.Dup()) if several else None, parts)
 
     def _carrier(self, scatter: Any, gather: Any) -> Carrier:
         """Stages of one kind have a communicator of their own: requests enter each in their order, but not both."""

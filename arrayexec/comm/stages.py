@@ -39,7 +39,8 @@ class Staged:
 
     def __init__(self, queue: list[Staged], owner: Any, operation: Operation, stages: Iterator[Stage]) -> None:
         self._queue, self._owner, self.operation, self._stages = queue, owner, operation, stages
-        self._entered, self._handle = 0, None
+        self._entered = 0
+        self._handle: Any = None
         self._next: Stage | None = next(stages)
         queue.append(self)
         self.test()
@@ -72,16 +73,55 @@ class Staged:
         return self._entered
 
 
+class Board:
+    """A counter of every rank of a host, in memory that all of them see.
+
+    Cheaper than a barrier of MPI, above all where ranks outnumber cores. ``sync`` orders what is written before and
+    after it; ``progress`` lets MPI work, which others may wait for.
+    """
+
+    def __init__(
+        self, counters: Sequence[Flat], rank: int, sync: Callable[[], object], progress: Callable[[], object]
+    ) -> None:
+        self._counters = [memoryview(counter) for counter in counters]
+        self._mine, self._sync, self._progress = counters[rank], sync, progress
+
+    def count(self) -> Reached:
+        """Say that this rank has come one further; the result tells when all others have."""
+        self._sync()
+        self._mine[0] += 1
+        return Reached(self, int(self._mine[0]))
+
+    def reached(self, number: int) -> bool:
+        """Whether all ranks have come so far."""
+        for counter in self._counters:
+            if counter[0] < number:
+                self._progress()
+                return False
+        self._sync()
+        return True
+
+
+class Reached(NamedTuple):
+    """A request, as those of MPI."""
+
+    board: Board
+    number: int
+
+    def Test(self) -> bool:  # noqa: N802 - as MPI's
+        """Whether it is complete."""
+        return self.board.reached(self.number)
+
+
 class Host:
     """The ranks of one host, and those of other hosts that have the same part as this one.
 
-    ``node``: the MPI communicator of the host. ``carrier``: of this rank and its fellows on other hosts; none
-    where there is one host. ``parts``: into how many parts a sum is cut, the same on every host.
+    ``carrier``: of this rank and its fellows on other hosts; none where there is one host. ``parts``: into how many
+    parts a sum is cut, the same on every host.
     """
 
-    def __init__(self, node: Any, carrier: Carrier | None, parts: int) -> None:
-        self._node, self._carrier, self._parts = node, carrier, parts
-        self._rank: int = node.Get_rank()
+    def __init__(self, board: Board, rank: int, carrier: Carrier | None, parts: int) -> None:
+        self._board, self._rank, self._carrier, self._parts = board, rank, carrier, parts
 
     def part(self, array: Flat) -> slice:
         """The elements of a flat array that this rank sums; the ranks of a host have all of them between them."""
@@ -94,7 +134,7 @@ class Host:
 
         Complete when this rank has done its part: it is in all ``rows`` then, or unless ``whole`` in its own alone.
         """
-        yield OPEN, self._node.Ibarrier
+        yield OPEN, self._board.count
         part = self.part(rows[0])
         mine = [row[part] for row in rows]
         targets = mine[1:] if whole else mine[self._rank : self._rank + 1] if self._rank else []
