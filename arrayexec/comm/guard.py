@@ -1,9 +1,10 @@
 """What keeps a job of several ranks from hanging: who waits for whom, and how the job ends.
 
 A rank that has waited for a while tells all others which collective it waits in, again and again
-(nothing is sent while things go well). From what it hears back it knows who is there, who left, who is
-in another collective and, at the deadline, who is late. One rank then raises, and the hooks installed
-here print the traceback and end the job on all ranks.
+(nothing is sent while things go well). A thread of a rank that computes, or waits for something else, answers with the
+line of the program that it is at. So a rank that waits knows who is there, who left, who is in another collective
+and, at the deadline, who is late. One rank then raises, and the hooks installed here print the traceback and end
+the job on all ranks.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NoReturn, Protocol
@@ -29,6 +30,7 @@ _SILENT_AFTER = 2.5  # a rank that waits, but was not heard for so long, is not 
 _GATHER = 0.1  # between the first sign of a failure and the report, so that all signs are in
 _GIVE_WAY = 1.0  # a lower rank that waits too reports in the meantime
 _STAGGER = 0.2  # a rank that raised prints after that times its number: one traceback if all raise
+_ANSWER_EVERY = 0.5  # between two looks into the letters while a rank does not wait
 _HOLD = 2.0  # a rank that raised after another one gives that one so long to end the job
 
 
@@ -49,6 +51,9 @@ class Link(Protocol):
 
     rank: int
     size: int
+
+    threaded: bool
+    """Whether any thread may use it, one at a time."""
 
     def post(self, rank: int, letter: Mapping[str, Any]) -> None:
         """Send a letter."""
@@ -76,7 +81,12 @@ class Guard:
         self._watched = (0, 0.0)  # number of the collective, when it was last watched
         self._stopped = 0.0  # seconds of its wait in which this rank itself did not run
         self._failure: CollectiveError | None = None
+        self._silent = False  # in a forked child, and at the end of the program
         self._forked = False
+        self._lock = threading.RLock()  # of the link
+        self._answering: threading.Thread | None = None
+        self.hosts: Sequence[str] = ()
+        """The host of each rank, once that is known."""
 
     def check(self, what: str) -> None:
         """Raise CollectiveError after a failure and in a forked child, where no collective may start."""
@@ -132,14 +142,33 @@ class Guard:
         raise error
 
     def _hear(self) -> None:
-        for rank, letter in self._link.collect():
-            self._heard[rank] = {**letter, "when": time.monotonic()}
+        with self._lock:
+            for rank, letter in self._link.collect():
+                self._heard[rank] = {**letter, "when": time.monotonic()}
 
     def _tell(self, state: str, operation: Operation) -> None:
         letter = self._letter(state, operation)
-        for rank in range(self._link.size):
-            if rank != self._link.rank:
-                self._link.post(rank, letter)
+        with self._lock:
+            for rank in range(self._link.size):
+                if rank != self._link.rank:
+                    self._link.post(rank, letter)
+
+    def _answer(self) -> None:
+        """Tell ranks that wait for this one, which does not, where it is; in a thread."""
+        main = threading.main_thread().ident or 0
+        answered: dict[int, float] = {}
+        while not self._silent:
+            time.sleep(_ANSWER_EVERY)
+            with self._lock:
+                if self._silent:
+                    return
+                self._hear()
+                for rank in self._ranks(lambda said: said["state"] == "waiting" and said["number"] > self._last.number):
+                    if answered.get(rank) != self._heard[rank]["when"]:
+                        answered[rank] = self._heard[rank]["when"]
+                        code, line = sys._current_frames()[main].f_code, sys._current_frames()[main].f_lineno
+                        at = f"{os.path.basename(code.co_filename)}:{line} in {code.co_name}"
+                        self._link.post(rank, {**self._letter("busy", self._last), "at": at, "where": self._where()})
 
     def _letter(self, state: str, operation: Operation) -> dict[str, Any]:
         return {
@@ -191,24 +220,37 @@ class Guard:
         me, now = self._link.rank, time.monotonic()
         here = sorted([me, *self._waiting(operation)])
         late = [rank for rank in range(self._link.size) if rank not in here]
+        lost = self._whole_hosts(late)
         if late:
-            missing = f"{named(late)} {'is' if len(late) == 1 else 'are'} missing"
+            missing = f"{named(late)}{lost} {'is' if len(late) == 1 else 'are'} missing"
             fact = f"{missing} in {operation}: rank {me} has waited for {limit:g} s"
         else:
             fact = f"{operation} did not complete in {limit:g} s, though all ranks have come to it"
         rows = [("waiting", named(here))]
         for rank in late:
-            said = self._heard.get(rank, {"number": 0})
-            if said["number"] > self._met.number:
-                text = f"waiting in {said['text']}, {now - said['when']:.0f} s ago"
+            said = self._heard.get(rank, {"number": 0, "state": ""})
+            if said["state"] == "busy":
+                text = f"at {said['at']} ({said['where']}) after {said['text'] or 'no collective'}"
+            elif said["number"] > self._met.number:
+                text = f"waiting in {said['text']}"
             else:
                 text = f"in {self._met}, which is complete" if self._met.number else "nothing"
+            if said["state"]:
+                text += f", {now - said['when']:.0f} s ago"
             rows.append((f"last seen of rank {rank}", text))
         error = BarrierTimeoutError if operation.what.startswith("barrier") else CollectiveTimeoutError
         who = "that rank does" if len(late) == 1 else "those ranks do"
         hint = f"see what {who} (stopped, swapping, a slow batch)" if late else "see whether the hosts reach each other"
+        if lost:
+            hint = "see whether that host runs and can be reached"
         hint += "; a longer deadline: comm.init(timeout=seconds) or ARRAYEXEC_TIMEOUT"
         return error(message(fact, rows, f"collective number {operation.number}", hint))
+
+    def _whole_hosts(self, late: Sequence[int]) -> str:
+        """Of several hosts, those without a rank that is not late."""
+        hosts = dict.fromkeys(self.hosts[rank] for rank in late) if len(set(self.hosts)) > 1 else {}
+        lost = [host for host in hosts if all(rank in late for rank, name in enumerate(self.hosts) if name == host)]
+        return f" (all of host {', '.join(lost)})" if lost else ""
 
     # How a rank ends
 
@@ -228,9 +270,20 @@ class Guard:
         sys.excepthook, threading.excepthook = hook, thread_hook
         atexit.register(self._leave)
         os.register_at_fork(after_in_child=self._in_child)
+        at_once = os._exit
+
+        def leave_at_once(code: int) -> NoReturn:
+            if code == 0 and not self._silent:  # the launcher of MPICH kills the others then, and calls that a success
+                self._leave()
+            at_once(code)
+
+        os._exit = leave_at_once
+        if self._link.threaded:
+            self._answering = threading.Thread(target=self._answer, name="arrayexec answers", daemon=True)
+            self._answering.start()
 
     def _in_child(self) -> None:
-        self._forked = True
+        self._forked = self._silent = True
 
     def _die(self, error: BaseException | None, show: Callable[[], object]) -> None:
         if self._forked:
@@ -260,6 +313,8 @@ class Guard:
         """The end of the program: wait for the other ranks, and answer those that wait for this one."""
         if self._forked:
             return
+        with self._lock:
+            self._silent = True
         if self._failure is not None:
             _print(f"arrayexec: rank {self._link.rank} ends the job: {_first_line(self._failure)}")
             self._abort(_exit_code(self._failure))

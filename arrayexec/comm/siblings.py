@@ -13,9 +13,11 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 _EVERY = 0.25  # seconds between two looks; a rank must be missing in two
+_HEARD = 0.1  # seconds until the launcher has read a line
 _LAUNCHER = "hydra_pmi_proxy"  # starts the ranks of a host
 
 
@@ -60,9 +62,10 @@ def _watch(launcher: int, number: int, count: int) -> None:
         alive = _alive(launcher)
         missing = set(range(count)) - alive if number in alive else set()  # else /proc does not tell
         if missing & missing_before:
-            if number == min(alive):
+            if number == min(alive):  # one speaks, and ends the job when that was heard
                 who = ", ".join(map(str, sorted(missing)))
                 sys.stderr.write(f"arrayexec: process {who} of {count} on this host ended before comm.init()\n")
+            time.sleep(_HEARD if number == min(alive) else 10 * _HEARD)
             os.kill(rank, signal.SIGKILL)
             return
         missing_before = missing

@@ -77,7 +77,9 @@ def run_ranks(
         "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
         **(env or {}),
     }
-    command = [mpirun, "-n", str(ranks), sys.executable, str(SCRIPTS / script), *map(str, arguments)]
+    # LAUNCHER: its process group, for what a terminal does
+    shell = ["sh", "-c", 'LAUNCHER=$$ exec "$@"', "sh"]
+    command = [*shell, mpirun, "-n", str(ranks), sys.executable, str(SCRIPTS / script), *map(str, arguments)]
     begin = time.monotonic()
     with subprocess.Popen(
         command,

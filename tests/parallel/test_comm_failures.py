@@ -67,7 +67,11 @@ rank 1 in barrier (end of epoch)
     "SIGKILL": (GRACE, (9, 137), ""),
     "SIGSTOP": (DEADLINE + GRACE, (86,), LATE % MET),
     "stopped in a collective": (DEADLINE + GRACE, (86,), LATE % f"waiting in {STEP}, T s ago"),
-    "busy": (DEADLINE + GRACE, (86,), LATE % MET),
+    "busy": (
+        DEADLINE + GRACE,
+        (86,),
+        LATE % "at failure_events.py:N in fail (step 2) after allreduce of gradient bucket 0 (step 1), T s ago",
+    ),
     "swallowed": (
         DEADLINE + GRACE,
         (86,),
@@ -101,7 +105,7 @@ arrayexec.errors.PlanMismatchError: allreduce: the ranks must hold the same, but
 
 
 def complaint(run: Run, any_rank: bool = False) -> str:
-    text = re.sub(r"\d+ s ago", "T s ago", run.complaint())
+    text = re.sub(r"py:\d+", "py:N", re.sub(r"\d+ s ago", "T s ago", run.complaint()))
     return re.sub(r"rank \d of", "rank N of", text) if any_rank else text
 
 
@@ -129,11 +133,3 @@ def test_the_deadline_is_longer_in_the_first_step() -> None:
     assert (run.code, run.out) == (0, "slow first step done\n")
 
 
-@pytest.mark.full  # MPICH leaves a MiB of shared memory behind here
-def test_a_rank_that_dies_before_mpi_starts_does_not_leave_the_others_there() -> None:
-    run = run_ranks("dies_early.py", 2, timeout=40, env={"ARRAYEXEC_TIMEOUT": "1", "MPIR_CVAR_NOLOCAL": "1"})
-    assert run.code != 0
-    assert run.seconds < 4 + GRACE
-    if "prterun detected" not in run.err:  # Open MPI's launcher sees it itself
-        assert "Timeout (0:00:04)!" in run.err
-        assert "in connect" in run.err
