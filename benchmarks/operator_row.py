@@ -76,12 +76,20 @@ def pointwise_row(name: str) -> R:
     inputs = {n: example[n]._replace(shape=shape) for n, shape in shapes.items()}
     forward = _numpy_text(expression.forward)
     forward = f"{forward}.copy()" if forward == "data" else forward
+    if is_mask(expression.forward):
+        forward = f"({forward}).astype(np.float32)"  # 1 and 0 in the type of the data, as the operator gives them
     gradients = [] if not forward else [_gradient(cls, n, tree) for n, tree in expression.backward.items()]
     back = ", ".join(text for text in gradients if text) if all(gradients) or not cls.broadcasts else ""
     torch = f"torch.{name}(data)" if name in _TORCH else _UNARY_TORCH.get(name, "")
     torch = torch or _BINARY_TORCH.get(name.removeprefix("broadcast_").removeprefix("elemwise_").removeprefix("_"), "")
     use = "ResNet-50 stage 1" + (" by channel" if cls.broadcasts else "")
     return R(name, use, {**inputs, **values}, forward, back, torch)
+
+
+def is_mask(tree: ast.expr) -> bool:
+    """Whether a formula is a comparison or logic."""
+    logic = isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id.startswith("logical")
+    return logic or isinstance(tree, ast.Compare)
 
 
 def _gradient(cls: Any, name: str, tree: ast.expr) -> str:
@@ -132,7 +140,16 @@ class Bound:
 
 
 def _call(body: Callable[..., None], arguments: list[Any]) -> Callable[[], None]:
-    return lambda: body(*arguments)
+    """A body with its arguments. What the plain run forbids to write is writable in an executor: NumPy may look."""
+    bound = [_writable(argument) for argument in arguments]
+    return lambda: body(*bound)
+
+
+def _writable(argument: Any) -> Any:
+    if isinstance(argument, tuple):
+        return tuple(_writable(one) for one in argument)
+    read_only = isinstance(argument, np.ndarray) and not argument.flags.writeable
+    return argument.base if read_only and argument.base is not None else argument
 
 
 def is_pointwise(name: str) -> bool:

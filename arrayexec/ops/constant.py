@@ -12,10 +12,22 @@ import numpy as np
 from ..attribute_text import TYPE_CODES
 from ..dims import ANY, UNKNOWN, from_user, replace
 from ..errors import AttributeValueError, format_shape
-from ..registry import Op, Temp, register_op
+from ..registry import Op, register_op
 from .checks import check_axis
 
 FLOAT32 = np.dtype("float32")
+
+
+def count_up(xp: Any, flat: Any, start: float, step: float, repeat: int = 1) -> None:
+    """``flat`` = start, start + step, …, each ``repeat`` times, computed in float64."""
+    block = 4096 if xp is np else 1 << 20  # in the cache; a launch must be worth its while
+    for first in range(0, flat.size, block):
+        values = xp.arange(first, min(first + block, flat.size), dtype="float64")
+        if repeat > 1:
+            xp.floor_divide(values, repeat, out=values)
+        xp.multiply(values, step, out=values)
+        xp.add(values, start, out=values)
+        xp.copyto(flat[first : first + block], values, casting="unsafe")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -131,17 +143,8 @@ class _arange(Op):
     def types(self, t: Any) -> None:
         t.out = self.dtype
 
-    def temps(self, s: Any) -> dict[str, Any]:
-        count = (s.out[0] // self.repeat, 1)
-        return {"ones": (count, "int64"), "places": (count, "int64"), "values": (count, "float64")}
-
-    def forward(self, xp: Any, out: Any, ones: Temp, places: Temp, values: Temp) -> None:
-        ones.fill(1)
-        xp.cumsum(ones, axis=0, out=places)  # a running sum: unlike arange it needs no new memory
-        xp.subtract(places, 1, out=places)
-        xp.multiply(places, self.step, out=values)
-        xp.add(values, self.bounds()[0], out=values)
-        xp.copyto(out.reshape(ones.shape[0], self.repeat), values, casting="unsafe")
+    def forward(self, xp: Any, out: Any) -> None:
+        count_up(xp, out, self.bounds()[0], self.step, self.repeat)
 
 
 @register_op
@@ -173,19 +176,11 @@ class _linspace(Op):
     def types(self, t: Any) -> None:
         t.out = self.dtype
 
-    def temps(self, s: Any) -> dict[str, Any]:
-        return {"ones": (s.out, "float64"), "values": (s.out, "float64")}
-
-    def forward(self, xp: Any, out: Any, ones: Temp, values: Temp) -> None:
-        ones.fill(1)
-        ones[:1].fill(0)
-        xp.cumsum(ones, out=values)
+    def forward(self, xp: Any, out: Any) -> None:
         steps = self.num - 1 if self.endpoint else self.num
-        xp.multiply(values, (self.stop - self.start) / max(steps, 1), out=values)
-        xp.add(values, self.start, out=values)
+        count_up(xp, out, self.start, (self.stop - self.start) / max(steps, 1))
         if self.endpoint and self.num > 1:
-            values[-1:].fill(self.stop)  # exactly
-        xp.copyto(out, values, casting="unsafe")
+            out[-1:].fill(self.stop)  # exactly
 
 
 @register_op
@@ -357,7 +352,4 @@ class ArangeLike(Op):
             s.data = replace(s.data, self.axis, s.out[0])
 
     def forward(self, xp: Any, out: Any) -> None:
-        flat, block = out.reshape(-1), 4096
-        for start in range(0, flat.size, block):
-            place = xp.arange(start, min(start + block, flat.size)) // self.repeat
-            xp.add(place * self.step, self.start, out=flat[start : start + block], casting="unsafe")
+        count_up(xp, out.reshape(-1), self.start, self.step, self.repeat)

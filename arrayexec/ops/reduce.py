@@ -19,6 +19,7 @@ from ..errors import TypeInferenceError, format_shape
 from ..registry import Op, Sample, Temp, register_op
 from .broadcast import axis_in, like
 from .checks import holds
+from .softmax import keep_where
 
 Scratch = Mapping[str, tuple[tuple[int, ...], Any]]
 
@@ -231,6 +232,15 @@ class _Product(_Reduction):
             "mask": (s.data, bool), "rest": (s.out, kind), "zeros": (s.out, np.int32), "total": total_of(s, kind)
         }  # fmt: skip
 
+    def easy(self, xp: Any, dout: Any, data: Any, out: Any, ddata: Any, rest: Any) -> bool:
+        """``ddata`` = dout · out / data, and True, where no factor is zero; a device is not asked."""
+        shape = self.over(data)[1]
+        if xp is not np or rest.dtype != out.dtype or data.dtype.kind != "f" or not out.all():
+            return False
+        xp.multiply(dout, out, out=rest)
+        xp.divide(rest.reshape(shape), data, out=ddata)
+        return True
+
     def gradient_of(self, xp: Any, dout: Any, data: Any, ddata: Any, mask: Any, rest: Any, zeros: Any) -> None:
         """ddata from ``ddata``, which holds the factors: data, or what stands for it."""
         axes, shape = self.over(data)
@@ -260,7 +270,11 @@ class Prod(_Product):
     def forward(self, xp: Any, data: Any, out: Any, total: Temp) -> None:
         put(xp, gather(xp.prod, data, self.axes(data), out, total), out)
 
-    def backward(self, xp: Any, dout: Any, data: Any, ddata: Any, mask: Temp, rest: Temp, zeros: Temp) -> None:
+    def backward(
+        self, xp: Any, dout: Any, data: Any, out: Any, ddata: Any, mask: Temp, rest: Temp, zeros: Temp
+    ) -> None:
+        if self.easy(xp, dout, data, out, ddata, rest):
+            return
         xp.copyto(ddata, data)
         self.gradient_of(xp, dout, data, ddata, mask, rest, zeros)
 
@@ -279,15 +293,14 @@ class NanSum(_Reduction):
         return {"plain": (s.data, kind), "hole": (s.data, bool), "total": total_of(s, narrow(kind))}
 
     def forward(self, xp: Any, data: Any, out: Any, plain: Temp, hole: Temp, total: Temp) -> None:
-        xp.isnan(data, out=hole)
-        xp.copyto(plain, data)
-        xp.copyto(plain, 0, where=hole)
+        xp.equal(data, data, out=hole)
+        keep_where(xp, data, hole, plain)
         put(xp, gather(xp.sum, plain, self.axes(data), out, total), out)
 
     def backward(self, xp: Any, dout: Any, data: Any, ddata: Any, hole: Temp) -> None:
         xp.copyto(ddata, dout.reshape(self.over(data)[1]))
-        xp.isnan(data, out=hole)
-        xp.copyto(ddata, 0, where=hole)
+        xp.equal(data, data, out=hole)  # NaN equals nothing
+        keep_where(xp, ddata, hole, ddata)
 
     def gradient(self, sym: Any, dout: Any, data: Any) -> Mapping[str, Any]:
         return {"data": (data == data) * self.spread(sym, dout, data)}  # NaN equals nothing
@@ -308,13 +321,16 @@ class NanProd(_Product):
         xp.copyto(plain, 1, where=mask)
         put(xp, gather(xp.prod, plain, self.axes(data), out, total), out)
 
-    def backward(self, xp: Any, dout: Any, data: Any, ddata: Any, mask: Temp, rest: Temp, zeros: Temp) -> None:
-        xp.isnan(data, out=mask)
-        xp.copyto(ddata, data)
-        xp.copyto(ddata, 1, where=mask)
-        self.gradient_of(xp, dout, data, ddata, mask, rest, zeros)
-        xp.isnan(data, out=mask)
-        xp.copyto(ddata, 0, where=mask)
+    def backward(
+        self, xp: Any, dout: Any, data: Any, out: Any, ddata: Any, mask: Temp, rest: Temp, zeros: Temp
+    ) -> None:
+        if not self.easy(xp, dout, data, out, ddata, rest):
+            xp.isnan(data, out=mask)
+            xp.copyto(ddata, data)
+            xp.copyto(ddata, 1, where=mask)
+            self.gradient_of(xp, dout, data, ddata, mask, rest, zeros)
+        xp.equal(data, data, out=mask)
+        keep_where(xp, ddata, mask, ddata)
 
 
 @register_op(name="norm")
@@ -350,7 +366,7 @@ class Norm(Op):
 
     def temps(self, s: Any) -> Scratch:
         kind = np.result_type(wide(s.dtype("data")), s.dtype("out"))
-        return {"terms": (s.data, kind), "total": total_of(s, kind)}
+        return {"terms": (s.data, kind), "total": total_of(s, kind), "share": (s.out, kind)}
 
     def keeps(self, want: frozenset[str]) -> Iterable[str]:
         return ("dout", "data", "out") if self.ord == 2 else ("dout", "data")
@@ -363,13 +379,14 @@ class Norm(Op):
             xp.sqrt(place, out=place)
         put(xp, place, out)
 
-    def backward(self, xp: Any, dout: Any, data: Any, out: Any, ddata: Any) -> None:
+    def backward(self, xp: Any, dout: Any, data: Any, out: Any, ddata: Any, share: Temp) -> None:
         shape = kept(data.shape, axes_of(self.axis, data.ndim))
         if self.ord == 2:
-            xp.divide(data, out.reshape(shape), out=ddata, casting="unsafe")
+            xp.divide(dout, out, out=share, casting="unsafe")
+            xp.multiply(data, share.reshape(shape), out=ddata, casting="unsafe")
         else:
             xp.sign(data, out=ddata)
-        xp.multiply(ddata, dout.reshape(shape), out=ddata, casting="unsafe")
+            xp.multiply(ddata, dout.reshape(shape), out=ddata, casting="unsafe")
 
     def gradient(self, sym: Any, dout: Any, data: Any, out: Any) -> Mapping[str, Any] | None:
         if self.out_dtype is not None:

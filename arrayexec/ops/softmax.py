@@ -59,10 +59,14 @@ def row_temp(shape: tuple[int, ...], axis: int, kind: Any) -> tuple[tuple[int, .
     return tuple(dims), WIDE.get(np.dtype(kind).name, kind)
 
 
-def softmax_into(xp: Any, data: Any, out: Any, axis: int, row: Any) -> None:
-    """``out`` = exp(data) / Σ exp(data) along ``axis``, shifted by the greatest; ``out`` may be ``data``."""
-    xp.max(data, axis=axis, keepdims=True, out=row)
-    xp.subtract(data, row, out=out)
+def softmax_into(xp: Any, data: Any, out: Any, axis: int, row: Any, sign: int = 1) -> None:
+    """``out`` = exp(±data) / Σ exp(±data) along ``axis``, shifted by the greatest; ``out`` may be ``data``."""
+    if sign > 0:
+        xp.max(data, axis=axis, keepdims=True, out=row)
+        xp.subtract(data, row, out=out, casting="same_kind")
+    else:
+        xp.min(data, axis=axis, keepdims=True, out=row)
+        xp.subtract(row, data, out=out, casting="same_kind")
     xp.exp(out, out=out)
     xp.sum(out, axis=axis, keepdims=True, out=row)
     xp.divide(out, row, out=out)
@@ -138,6 +142,9 @@ class softmax(_Softmax):
 
     def forward(self, xp: Any, data: Any, length: Any, out: Any, row: Temp, padded: Temp) -> None:
         axis = self.axis % data.ndim
+        if length is None and abs(self.scale) == 1 and data.dtype == out.dtype:
+            softmax_into(xp, data, out, axis, row, int(self.scale))
+            return
         self._scaled(xp, data, out)
         if length is None:
             softmax_into(xp, out, out, axis, row)
@@ -192,14 +199,17 @@ class log_softmax(_Softmax):
             )
 
     def forward(self, xp: Any, data: Any, out: Any, row: Temp, top: Temp) -> None:
-        self._scaled(xp, data, out)
-        xp.max(out, axis=self.axis, keepdims=True, out=top)
-        xp.subtract(out, top, out=out)
+        plain = data if self.scale == 1 and data.dtype == out.dtype else out
+        if plain is out:
+            self._scaled(xp, data, out)
+        xp.max(plain, axis=self.axis, keepdims=True, out=top)
+        xp.subtract(plain, top, out=out, casting="same_kind")
         xp.exp(out, out=out)
         xp.sum(out, axis=self.axis, keepdims=True, out=row)
         xp.log(row, out=row)
-        self._scaled(xp, data, out)  # once more: a pass is cheaper than memory for both
-        xp.subtract(out, top, out=out)
+        if plain is out:
+            self._scaled(xp, data, out)  # once more: a pass is cheaper than memory for both
+        xp.subtract(plain, top, out=out, casting="same_kind")
         xp.subtract(out, row, out=out)
 
     def temps(self, s: Any) -> dict[str, Any]:
