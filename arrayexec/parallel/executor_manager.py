@@ -330,7 +330,7 @@ class DataParallelExecutorManager:
         """
         group = self._loaded("forward")
         if self.comm is not None:
-            self.comm.where = f"step {self.step}"
+            self.comm.where = f"step {self.step}" if is_train else "evaluation"
         if is_train:
             self._moved = True
         else:
