@@ -304,16 +304,19 @@ class _linalg_sumlogdiag(_Number):
 
     examples = ({"A": Sample((2, 3, 3), 0.5, 2.0)}, {"A": Sample((3, 3), 0.5, 2.0)})
 
-    def forward(self, xp: Any, A: Array, out: Array) -> None:
-        for _, matrix, result in pieces((A, 2), (out, 0)):
-            xp.sum(xp.log(xp.diagonal(matrix, 0, -2, -1)), axis=-1, out=result)
+    def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
+        return {"line": (s.A[:-1], s.dtype("A"))}
 
-    def backward(self, xp: Any, dout: Array, A: Array, dA: Array) -> None:
+    def forward(self, xp: Any, A: Array, out: Array, line: Temp) -> None:
+        xp.log(xp.diagonal(A, 0, -2, -1), out=line)
+        xp.sum(line.reshape(out.size, A.shape[-1]), axis=-1, out=out.reshape(-1))
+
+    def backward(self, xp: Any, dout: Array, A: Array, dA: Array, line: Temp) -> None:
         dA.fill(0)
-        for _, arriving, matrix, gradient in pieces((dout, 0), (A, 2), (dA, 2)):
-            size = gradient.shape[-1]
-            place = gradient.reshape(len(gradient), size * size)[:, :: size + 1]
-            xp.divide(arriving[:, None], xp.diagonal(matrix, 0, -2, -1), out=place)
+        size = A.shape[-1]
+        xp.copyto(line, xp.diagonal(A, 0, -2, -1))
+        place = dA.reshape(dout.size, size * size)[:, :: size + 1]
+        xp.divide(dout.reshape(-1, 1), line.reshape(dout.size, size), out=place)
 
 
 def _cofactors(xp: Any, matrix: Array) -> Array:
