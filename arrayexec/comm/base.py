@@ -5,12 +5,13 @@ Every rank must start the same collectives in the same order, from one thread at
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy
@@ -68,6 +69,10 @@ class Communicator(ABC):
         """
         return self.start_allreduce(array, what)
 
+    def start_tally(self, flags: numpy.ndarray[Any, Any], what: str) -> Request:
+        """Start the sum of a small array of 0 and 1, as `start_allreduce`, by the shortest way."""
+        return self.start_allreduce(flags, what)
+
     def place(self, array: Array) -> tuple[int, int] | None:
         """Number of the shared segment in which ``array`` lies, and its first byte there; None elsewhere."""
         return None
@@ -106,6 +111,10 @@ class Communicator(ABC):
         all ranks where shared memory has no room on one host.
         """
 
+    def takes(self, array: Array) -> bool:
+        """Whether collectives work on an array where it lies; others go through host memory, so many may go as one."""
+        return isinstance(array, numpy.ndarray)
+
     def allocate(self, nbytes: int, role: str) -> numpy.ndarray[Any, Any] | None:
         """An allocator for `Context.set_allocator`: gradients in a shared segment where there is room for one.
 
@@ -124,6 +133,19 @@ class Communicator(ABC):
     def set_timeout(self, seconds: float) -> None:
         """Give waits another deadline, as ``init(timeout=)`` does."""
         self._timeout = seconds
+
+    @contextlib.contextmanager
+    def deadline(self, seconds: float) -> Iterator[None]:
+        """Inside, a rank waits that long in a collective."""
+        before = self._timeout, self._factor
+        self._timeout, self._factor = seconds, 1
+        try:
+            yield
+        finally:
+            self._timeout, self._factor = before
+
+    def check(self, what: str) -> None:  # noqa: B027 - alone nobody else can fail
+        """Raise CollectiveError or PeerFailure if another rank is known to have failed; never waits."""
 
     def first_step_done(self) -> None:
         """Say that the first step is over; until then deadlines are four times as long."""

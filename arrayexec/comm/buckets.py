@@ -86,8 +86,9 @@ class GradientBuckets:
     ``gradients``: the arrays by name, C-contiguous, in the order in which backward finishes them.
     ``segments``: flat arrays inside which they may lie; a stretch of neighbours there is reduced in place
     (with the gap that alignment left between them, so that must hold numbers). Others are reduced in
-    place where they are large, else packed, as are arrays of devices; packing of device arrays was not
-    run on a card. ``transport``: ``float16`` or ``bfloat16``, in which float32 numbers travel between hosts.
+    place where they are large, else packed into host memory, as are all that the communicator does not take.
+    Arrays of devices: not run on a card. ``transport``: ``float16`` or ``bfloat16``, in which float32 numbers travel
+    between hosts.
     ``sharded``: in a shared segment each rank gets the sum of its `part` of each bucket alone. Making one is a
     collective call. Raises PlanMismatchError if ranks have other gradients, CollectiveError for arrays that
     cannot be summed in place and impossible options.
@@ -115,8 +116,8 @@ class GradientBuckets:
                     f"but it is {tuple(array.shape)} with strides {tuple(array.strides)}"
                 )
         self._comm, self._gradients, self._max_in_flight = comm, dict(gradients), max_in_flight
-        segments = [segment for segment in segments if isinstance(segment, numpy.ndarray)]
-        places = _places(gradients, segments)
+        segments = [segment for segment in segments if comm.takes(segment)]
+        places = _places(comm, gradients, segments)
         self.buckets = cut(((n, a.nbytes, a.dtype) for n, a in gradients.items()), places, max_bytes)
         """The buckets, in the order in which they are sent."""
         self._buffers = [_buffer(bucket, gradients, places, segments) for bucket in self.buckets]
@@ -214,10 +215,10 @@ class GradientBuckets:
             while self._next < len(self.buckets):
                 self._start_next()
             # Where ranks share memory, all have done their parts when all have come to this sum.
-            counting = None if self._shared else self._comm.start_allreduce(counts, "used gradients")
+            counting = None if self._shared else self._comm.start_tally(counts, "used gradients")
             while self._flying:
                 self._finish_first()
-            (counting or self._comm.start_allreduce(counts, "used gradients")).wait()
+            (counting or self._comm.start_tally(counts, "used gradients")).wait()
             self._begin()
             return [name for name, count in zip(self._gradients, counts, strict=True) if count]
 
@@ -269,16 +270,16 @@ class GradientBuckets:
 
 
 def _bounds(array: Array) -> tuple[int, int]:
-    start = int(array.__array_interface__["data"][0])
+    start = context.context_of(array).device.address(array)
     return start, start + int(array.nbytes)
 
 
-def _places(gradients: Mapping[str, Array], segments: Sequence[Array]) -> dict[str, Place]:
+def _places(comm: Communicator, gradients: Mapping[str, Array], segments: Sequence[Array]) -> dict[str, Place]:
     """Where each gradient lies; only neighbours in one stretch of a segment share a bucket in place."""
     places: dict[str, Place] = {}
     stretch, last_end, last_home = 0, 0, -1
     for name, array in gradients.items():
-        if not isinstance(array, numpy.ndarray):
+        if not comm.takes(array):
             places[name] = _PACKED
             continue
         start, end = _bounds(array)

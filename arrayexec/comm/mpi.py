@@ -20,7 +20,7 @@ from ..threads import cores, set_num_threads
 from .base import FIRST_STEP_FACTOR, Array, Communicator, check_summable, host_buffer, to_json
 from .guard import Guard, Operation
 from .siblings import watched
-from .stages import Board, Carrier, Host, Stage, Staged, between
+from .stages import BOARD_BYTES, FLAGS, Board, Carrier, Host, Stage, Staged, between
 
 _YIELD_FOR = 0.02  # seconds in which a waiting rank gives its core away, but does not sleep
 _WATCH_EVERY = 0.05
@@ -203,7 +203,7 @@ class MPICommunicator(Communicator):
         """
         host = host_buffer(array)
         handle = comm.Iallreduce(self._mpi.IN_PLACE, host) if root is None else comm.Ibcast(host, root)
-        return handle, None if host is array else lambda: context.copyto(array, host)
+        return handle, None if host is array else lambda: context.context_of(array).from_host(host, array)
 
     def barrier(self) -> None:
         operation = self._guard.enter("barrier", self.where)
@@ -256,12 +256,12 @@ class MPICommunicator(Communicator):
         parts = min(size for _, size in sizes)
         fellows = self._arrays.Split(rank if rank < parts else self._mpi.UNDEFINED, self.rank)
         several = sum(first == 0 for first, _ in sizes) > 1 and fellows != self._mpi.COMM_NULL
-        counters = [row.view(numpy.int64) for row in self._window(64)]
-        counters[rank].fill(0)
+        rows = self._window(BOARD_BYTES)
+        rows[rank].fill(0)
         self.barrier()
         window = self._windows[-1]
         window.Lock_all(self._mpi.MODE_NOCHECK)  # for its Sync
-        board = Board(counters, rank, window.Sync, node.Iprobe)
+        board = Board(rows, rank, window.Sync, node.Iprobe)
         return Host(board, rank, self._carrier(fellows, fellows.Dup()) if several else None, parts)
 
     def _carrier(self, scatter: Any, gather: Any) -> Carrier:
@@ -307,6 +307,12 @@ class MPICommunicator(Communicator):
         else:
             stages = between(self._all, array, transport)
         return Staged(self._staged, self, self._guard.enter(f"allreduce of {what}", self.where), stages)
+
+    def start_tally(self, flags: numpy.ndarray[Any, Any], what: str) -> MPIRequest | Staged:
+        if self._host is None or self._node.Get_size() < self.size or flags.size > FLAGS:
+            return self.start_allreduce(flags, what)
+        operation = self._guard.enter(f"allreduce of {what}", self.where)
+        return Staged(self._staged, self, operation, self._host.board.tally(flags))
 
     def completed(self, operation: Operation) -> None:
         """Told by the requests."""

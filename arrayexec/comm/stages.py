@@ -17,6 +17,8 @@ Flat = numpy.ndarray[Any, Any]
 
 _BLOCK = 128 << 10  # bytes of each rank that are added at once: they stay in the cache until the sum is copied
 _LINE = 64  # bytes; no two ranks write into one line
+FLAGS = 4096
+BOARD_BYTES = _LINE + 2 * FLAGS
 
 OPEN, SCATTER, GATHER, DONE = range(1, 5)
 """The stages of a request: a later one enters a stage after all earlier ones, as each has its own communicator."""
@@ -74,30 +76,36 @@ class Staged:
 
 
 class Board:
-    """A counter of every rank of a host, in memory that all of them see.
+    """A counter of every rank of a host and room for flags, in memory that all of them see.
 
-    Cheaper than a barrier of MPI, above all where ranks outnumber cores. ``sync`` orders what is written before and
-    after it; ``progress`` lets MPI work, which others may wait for.
+    Cheaper than barriers of MPI, above all where ranks outnumber cores. ``rows``: `BOARD_BYTES` bytes of each rank.
+    ``sync`` orders what is written before and after it; ``progress`` lets MPI work, which others may wait for.
     """
 
-    def __init__(
-        self, counters: Sequence[Flat], rank: int, sync: Callable[[], object], progress: Callable[[], object]
-    ) -> None:
-        self._counters = [memoryview(counter) for counter in counters]
-        self._mine, self._sync, self._progress = counters[rank], sync, progress
+    def __init__(self, rows: Sequence[Flat], rank: int, sync: Callable[[], object], progress: Callable[[], object]):
+        self._counters = [memoryview(row[:8].view(numpy.int64)) for row in rows]
+        self._slots = [[row[start:][:FLAGS] for row in rows] for start in (_LINE, _LINE + FLAGS)]
+        self._rank, self._sync, self._progress = rank, sync, progress
 
     def count(self) -> Reached:
         """Say that this rank has come one further; the result tells when all others have."""
         self._sync()
-        self._mine[0] += 1
-        return Reached(self, int(self._mine[0]))
+        self._counters[self._rank][0] += 1
+        return Reached(self, self._counters[self._rank][0])
+
+    def tally(self, flags: Flat) -> Iterator[Stage]:
+        """Stages of the sum of at most `FLAGS` numbers 0 and 1 over the ranks; complete when all have come to it."""
+        rows = [slot[: flags.size] for slot in self._slots[0]]
+        self._slots.reverse()  # a slow rank may still read these when the next tally begins
+        rows[self._rank][:] = flags
+        yield OPEN, self.count
+        numpy.sum(rows, axis=0, out=flags)
 
     def reached(self, number: int) -> bool:
         """Whether all ranks have come so far."""
-        for counter in self._counters:
-            if counter[0] < number:
-                self._progress()
-                return False
+        if any(counter[0] < number for counter in self._counters):
+            self._progress()
+            return False
         self._sync()
         return True
 
@@ -116,12 +124,12 @@ class Reached(NamedTuple):
 class Host:
     """The ranks of one host, and those of other hosts that have the same part as this one.
 
-    ``carrier``: of this rank and its fellows on other hosts; none where there is one host. ``parts``: into how many
+    ``board``: where they meet. ``carrier``: of this rank and its fellows on other hosts; none where there is one host. ``parts``: into how many
     parts a sum is cut, the same on every host.
     """
 
     def __init__(self, board: Board, rank: int, carrier: Carrier | None, parts: int) -> None:
-        self._board, self._rank, self._carrier, self._parts = board, rank, carrier, parts
+        self.board, self._rank, self._carrier, self._parts = board, rank, carrier, parts
 
     def part(self, array: Flat) -> slice:
         """The elements of a flat array that this rank sums; the ranks of a host have all of them between them."""
@@ -134,7 +142,7 @@ class Host:
 
         Complete when this rank has done its part: it is in all ``rows`` then, or unless ``whole`` in its own alone.
         """
-        yield OPEN, self._board.count
+        yield OPEN, self.board.count
         part = self.part(rows[0])
         mine = [row[part] for row in rows]
         targets = mine[1:] if whole else mine[self._rank : self._rank + 1] if self._rank else []
