@@ -6,11 +6,12 @@ the process as one of several ranks.
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import os
 import threading
 
-from ..errors import BackendUnavailableError, RendezvousError, near_miss
+from ..errors import RendezvousError, near_miss
 from .base import Communicator, Request
 from .buckets import GradientBuckets
 from .local import LocalCommunicator
@@ -32,7 +33,9 @@ _communicator: Communicator | None = None
 def init(backend: str = "auto", timeout: float | None = None) -> Communicator:
     """The communicator of this process; later calls give the same one.
 
-    ``auto`` is ``mpi`` where the environment shows that a launcher started several ranks, else ``local``.
+    ``auto`` is ``mpi`` where the environment shows that a launcher started several ranks, else ``local``; with CuPy
+    installed its arrays of GPUs go through NCCL where that can serve on all ranks, else through host memory, as
+    they always do with ``mpi``. ``nccl`` is the same, but refused where NCCL cannot serve.
     ``timeout``: seconds that a rank waits in a collective before the job is ended (else the environment
     variable ARRAYEXEC_TIMEOUT, else 300; four times that until the first step is done).
     Raises RendezvousError for impossible arguments and ranks that do not find each other,
@@ -43,11 +46,6 @@ def init(backend: str = "auto", timeout: float | None = None) -> Communicator:
         raise RendezvousError(
             f"comm.init: the backend must be one of {', '.join(BACKENDS)}, but it is {backend!r}"
             + near_miss(str(backend), BACKENDS, shown=0)
-        )
-    if backend == "nccl":
-        raise BackendUnavailableError(
-            "comm.init: the backend 'nccl' is not part of this version\n"
-            "  use backend='mpi': arrays of GPUs travel through host memory there"
         )
     seconds = None if timeout is None else _seconds(timeout, "timeout")
     with _lock:
@@ -69,6 +67,10 @@ def _make(backend: str, timeout: float) -> Communicator:
     ranks = launched_ranks()
     if backend == "local" or (backend == "auto" and ranks == 1):
         return LocalCommunicator()
+    if backend == "nccl" or (backend == "auto" and importlib.util.find_spec("cupy") is not None):
+        from .nccl import connect_nccl
+
+        return connect_nccl(ranks, timeout, required=backend == "nccl")
     from .mpi import MPICommunicator, connect
 
     return connect(ranks, timeout, MPICommunicator)

@@ -96,7 +96,7 @@ class Layout:
         store.gradients = {**gradients, **allocate_segment(store.context, "gradient", rest)[1]}
         kinds = {np.dtype(kind) for _, kind in trained.values()}
         segments = []
-        if len(kinds) == 1 and isinstance(block, np.ndarray):
+        if len(kinds) == 1:
             kind = kinds.pop()
             segments = [block[: block.size // kind.itemsize * kind.itemsize].view(kind)]
         return GradientBuckets(comm, gradients, segments, max_in_flight)
