@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import ParallelizeError
 from ..train.model_helper import ModelHelper, Net
@@ -11,6 +11,7 @@ from .model_checks import check_builders, check_losses, check_model, check_nets,
 from .parallel_model import ParallelModel
 
 Builder = Callable[..., Any]
+Model = TypeVar("Model", bound=ParallelModel)
 
 
 def parallelize(
@@ -54,49 +55,54 @@ def parallelize(
     Raises ParallelizeError and its kin (DeviceError, RendezvousError, AlreadyParallelizedError), ArgumentError for what
     is no model or no function, BackendUnavailableError without a GPU unless ``cpu_device``.
     """
-    model = model_helper_obj
+    return build(
+        ParallelModel, model_helper_obj, input_builder_fun, forward_pass_builder_fun, param_update_builder_fun,
+        optimizer_builder_fun, post_sync_builder_fun, pre_grad_net_transformer_fun, net_transformer_fun, plan_hook_fun,
+        devices=devices, rendezvous=rendezvous, net_type=net_type, cpu_device=cpu_device, ideep=ideep,
+        broadcast_computed_params=broadcast_computed_params, optimize_gradient_memory=optimize_gradient_memory,
+        dynamic_memory_management=dynamic_memory_management, blobs_to_keep=blobs_to_keep, use_nccl=use_nccl,
+        max_concurrent_distributed_ops=max_concurrent_distributed_ops, num_threads_per_device=num_threads_per_device,
+        shared_model=shared_model, combine_spatial_bn=combine_spatial_bn,
+        barrier_net_timeout_sec=barrier_net_timeout_sec, loss_weighting=loss_weighting,
+    )  # fmt: skip
+
+
+def build(
+    kind: type[Model], model: ModelHelper, inputs: Builder | None, forward: Builder, update: Builder | None,
+    optimize: Builder | None, post_sync: Builder | None = None, pre_gradient: Builder | None = None,
+    transform: Builder | None = None, plan_hook: Builder | None = None, **options: Any,
+) -> Model:  # fmt: skip
+    """See `parallelize`; ``kind`` is the class of the model that is made."""
     check_model(model)
-    update, optimize = param_update_builder_fun, optimizer_builder_fun
-    trains = update is not None or optimize is not None
     if update is not None and optimize is not None:
         raise ParallelizeError("parallelize: take one of param_update_builder_fun and optimizer_builder_fun, not both")
     check_builders(
-        trains,
-        input_builder_fun=(input_builder_fun, True), forward_pass_builder_fun=(forward_pass_builder_fun, False),
+        input_builder_fun=(inputs, True), forward_pass_builder_fun=(forward, False),
         param_update_builder_fun=(update, True), optimizer_builder_fun=(optimize, True),
-        post_sync_builder_fun=(post_sync_builder_fun, True), net_transformer_fun=(net_transformer_fun, True),
-        pre_grad_net_transformer_fun=(pre_grad_net_transformer_fun, True), plan_hook_fun=(plan_hook_fun, True),
+        post_sync_builder_fun=(post_sync, True), pre_grad_net_transformer_fun=(pre_gradient, True),
+        net_transformer_fun=(transform, True), plan_hook_fun=(plan_hook, True),
     )  # fmt: skip
-    options = check_options(
-        devices, rendezvous, net_type, cpu_device, ideep, trains,
-        {
-            "broadcast_computed_params": broadcast_computed_params,
-            "optimize_gradient_memory": optimize_gradient_memory,
-            "dynamic_memory_management": dynamic_memory_management, "blobs_to_keep": blobs_to_keep,
-            "use_nccl": use_nccl, "max_concurrent_distributed_ops": max_concurrent_distributed_ops,
-            "num_threads_per_device": num_threads_per_device, "shared_model": shared_model,
-            "combine_spatial_bn": combine_spatial_bn, "barrier_net_timeout_sec": barrier_net_timeout_sec,
-            "loss_weighting": loss_weighting,
-        },
-    )  # fmt: skip
-    ranks = options.comm.size if options.comm is not None else 1
-    scale = 1.0 / (len(options.prefixes) * ranks)
-    model.combines_spatial_bn = bool(combine_spatial_bn) and len(options.prefixes) * ranks > 1
-    nets = [Net(prefix) for prefix in options.prefixes]
+    trains = update is not None or optimize is not None
+    checked = check_options(trains, **options)
+    ranks = checked.comm.size if checked.comm is not None else 1
+    scale = 1.0 / (len(checked.prefixes) * ranks)
+    model.trains = trains
+    model.combines_spatial_bn = bool(checked.combine_spatial_bn) and len(checked.prefixes) * ranks > 1
+    nets = [Net(prefix) for prefix in checked.prefixes]
     model.nets = {net.prefix: net for net in nets}
     for net in nets:
         with model.on(net):
-            if input_builder_fun is not None:
-                input_builder_fun(model)
-            losses = check_losses(model, net, forward_pass_builder_fun(model, scale), trains)
+            if inputs is not None:
+                inputs(model)
+            losses = check_losses(model, net, forward(model, scale), trains)
             net.take_common(model.common)
             net.close(losses)
     check_nets(model, nets)
-    if pre_grad_net_transformer_fun is not None:
-        _replace(model, pre_grad_net_transformer_fun(model))
-    if net_transformer_fun is not None:
-        kind = options.prefixes[0].partition("_")[0]
-        _replace(model, net_transformer_fun(model, len(nets), kind, kind))
+    if pre_gradient is not None:
+        _replace(model, pre_gradient(model))
+    if transform is not None:
+        prefix = checked.prefixes[0].partition("_")[0]
+        _replace(model, transform(model, len(nets), prefix, checked.contexts[0].device_type))
     if optimize is not None:
         model.optimizer = optimize(model) or model.optimizer
         if model.optimizer is None:
@@ -106,14 +112,14 @@ def parallelize(
             )
     for net in nets if update is not None else ():
         with model.on(net):
-            update(model)
-    for net in nets if post_sync_builder_fun is not None else ():
+            update(model)  # type: ignore[misc]
+    for net in nets if post_sync is not None else ():
         updates, net.updates = net.updates, {}
         with model.on(net):
-            post_sync_builder_fun(model)
+            post_sync(model)  # type: ignore[misc]
         net.after_init, net.updates = net.updates, updates
-    model.parallel = ParallelModel(model, options, plan_hook_fun)
-    return model.parallel  # type: ignore[no-any-return]
+    model.parallel = found = kind(model, checked, plan_hook)
+    return found
 
 
 def _replace(model: ModelHelper, graphs: Mapping[str, Any] | None) -> None:

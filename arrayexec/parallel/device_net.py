@@ -13,6 +13,7 @@ from ..context import Context
 from ..errors import BlobFreedError, ParallelizeError, UnknownNameError, near_miss
 from ..executor import Arena, Binding, Executor, allocate_segment, inferred, placed, pool_of
 from ..plan import Draft, Keep
+from ..plan.build import flow
 from ..train.model_helper import Net, Parameter
 
 Array = Any
@@ -55,18 +56,12 @@ def stretches(params: Mapping[str, Parameter], alignment: int) -> list[Stretch]:
 def gradient_order(net: Net) -> list[str]:
     """Trained parameters that the losses depend on, in the order in which backward finishes their gradients."""
     graph: Any = net.graph.graph  # type: ignore[union-attr]
-    heads = {graph.index[id(loss.heads[0][0])] for loss in net.losses if id(loss.heads[0][0]) in graph.index}
-    reached, first = set(heads), dict[str, int]()
-    for number in range(len(graph.nodes) - 1, -1, -1):
-        if number not in reached:
-            continue
-        stops = graph.nodes[number].op is not None and graph.nodes[number].signature.backward is None
-        for entry in () if stops else graph.inputs[number]:
-            source = graph.owner[entry]
-            reached.add(source)
-            if graph.nodes[source].op is None:
-                first[graph.nodes[source].name] = number
-    made = {name: place for place, name in enumerate(net.trained)}
+    made = {name: place for place, name in enumerate(net.trained) if not net.params[name].sparse}
+    _, runs = flow(graph, dict.fromkeys(made, "write"))
+    first: dict[str, int] = {}
+    for number in reversed(runs):
+        for entry in (graph.inputs[number][position] for position in runs[number]):
+            first[graph.nodes[graph.owner[entry]].name] = number
     return sorted((name for name in made if name in first), key=lambda name: (-first[name], -made[name]))
 
 
@@ -88,8 +83,8 @@ class DeviceNet:
     ) -> None:
         self.net, self.context = net, context
         self.placement = placed(net.graph, context, groups, "parallelize")
-        gradients = (f"d {name}" for name in net.trained if loose)
-        self.keep, self.loose = Keep(scope, frozenset((*map(self.value_name, kept), *gradients))), loose
+        needed = [f"d {name}" for name in net.trained if loose] + [tap.indices for tap in net.taps.values()]
+        self.keep, self.loose = Keep(scope, frozenset((*map(self.value_name, kept), *needed))), loose
         self.params: dict[str, Array] = {}
         self.computed: dict[str, Array] = {}
         self.gradients: dict[str, Array] = {}
@@ -101,7 +96,7 @@ class DeviceNet:
         self._executors: dict[Any, Executor] = {}
         self.executor: Executor | None = None
         arguments = net.graph.list_arguments()  # type: ignore[union-attr]
-        self.wanted = [name for name in arguments if name not in net.params]
+        self.wanted = [name for name in arguments if name not in net.params and name not in net.taps]
         """Arguments that come from outside."""
 
     def allocate(self, trained: Mapping[str, Parameter], lends: DeviceNet | None, share_computed: bool = False) -> None:
@@ -138,6 +133,8 @@ class DeviceNet:
         """Take memory for a state of the optimizer: zeros for every trained parameter."""
         specs = {param: (one.shape, one.dtype) for param, one in trained.items()}
         self.blocks[name], views = allocate_segment(self.context, "state", specs)
+        tables = {table: (one.shape, one.dtype) for table, one in self.net.params.items() if one.sparse}
+        views |= allocate_segment(self.context, "state", tables)[1] if tables else {}
         self.states |= {f"{param}{suffix}": view for param, view in views.items()}
         self._state_of |= {(name, param): view for param, view in views.items()}
 
@@ -152,6 +149,10 @@ class DeviceNet:
                 mine = {state: self._state_of[state, name].reshape(-1) for state in held}
                 yield self.params[name].reshape(-1), self.gradient(name).reshape(-1), mine, one.decays
 
+    def state_of(self, state: str, param: str) -> Array:
+        """A state of the optimizer of a parameter."""
+        return self._state_of[state, param]
+
     def gradient(self, name: str) -> Array:
         """The gradient of a trained parameter, where it lies now."""
         return self.gradients[name] if not self.loose else self.executor.value(f"d {name}")  # type: ignore[union-attr]
@@ -164,18 +165,22 @@ class DeviceNet:
             graph: Any = self.net.graph
             names, states = graph.list_arguments(), graph.list_auxiliary_states()
             held = {name: known[name] for name in names if name in known}
-            shapes = {name: tuple(array.shape) for name, array in known.items() if name in held or name in states}
+            shapes: Any = {name: tuple(array.shape) for name, array in known.items() if name in held or name in states}
             kinds = {name: array.dtype for name, array in known.items() if name in shapes}
             found = inferred(
                 graph, shapes | {n: s for n, (s, _) in given.items()}, kinds | {n: k for n, (_, k) in given.items()},
                 "parallelize",
             )  # fmt: skip
             mine = set(trained) if trains else set()
-            requests = {name: "write" if name in mine else "null" for name in names}
+            taps = {name: found.specs[name] for name in self.net.taps}
+            requests = {name: "write" if name in mine or name in taps else "null" for name in names}
+            gradients = dict(self.gradients) if trains else {}
+            for role, arrays in (("input", held), ("gradient", gradients)):
+                arrays |= {name: self.context.zeros(*spec, role) for name, spec in taps.items()}
             pooled = tuple(name for name in names if name in given)
             self._executors[key] = Executor(
                 Binding(
-                    found, self.placement, requests, held, dict(self.gradients) if trains else {},
+                    found, self.placement, requests, held, gradients,
                     {name: known[name] for name in states}, self.arena, pool_of(self.inputs, self.context), pooled,
                     (loose_gradients,) if self.loose else (), keep=self.keep,
                 )
@@ -192,17 +197,23 @@ class DeviceNet:
         base = name.removesuffix("_grad")
         if base in self.gradients and name.endswith("_grad"):
             return self.gradients[base]
+        if base in self.net.taps and self.executor is not None:
+            return self.executor.grad_dict[base]
         if name in self.net.inputs or name in self.wanted:
             found = self.executor.arg_dict.get(name) if self.executor is not None else None
         else:
             found = self.executor.value(self.value_name(name)) if self.executor is not None else None
-            if base not in self.net.blobs and base not in self.net.values:
-                known = [*self.net.blobs, *self.net.values, *self.states]
-                raise UnknownNameError(f"{self.net.prefix}: there is no blob '{name}'{near_miss(name, known)}")
+            self.check_known(name)
         if found is None:
             what = "has not been computed yet" if self.executor is None else "was freed: its bytes were used again"
             raise BlobFreedError(f"blob '{self.net.prefix}/{name}' {what}\n  to keep it: blobs_to_keep=['{name}']")
         return found
+
+    def check_known(self, name: str) -> None:
+        """UnknownNameError for a name that is no blob of the device."""
+        known = [*self.net.blobs, *self.net.values, *self.net.params, *self.states]
+        if name not in known and name.removesuffix("_grad") not in known:
+            raise UnknownNameError(f"{self.net.prefix}: there is no blob '{name}'{near_miss(name, known)}")
 
     def value_name(self, name: str) -> str:
         """The name in the plan of a blob that forward or backward makes."""

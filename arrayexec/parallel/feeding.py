@@ -28,6 +28,7 @@ class Feeder:
     def __init__(self, title: str, devices: Sequence[DeviceNet], comm: Any) -> None:
         self._title, self._devices, self._comm = title, devices, comm
         self._fed: dict[str, Array] = {}
+        self._start: int | None = None
 
     @staticmethod
     def input(device: DeviceNet, name: str) -> Input:
@@ -47,7 +48,12 @@ class Feeder:
                 f"feed: '{name}' must have a row for each of {ranks * len(self._devices)} devices, "
                 f"but its shape is {tuple(array.shape)}"
             )
-        self._fed[name] = array[part(len(array), ranks, rank)]
+        rows = part(len(array), ranks, rank)
+        self._fed[name], self._start = array[rows], None if local else rows.start
+
+    def first_row(self, rows: int) -> int:
+        """Place of this rank's first row in the global batch; where nobody says, ranks are taken to have ``rows``."""
+        return self._start if self._start is not None else rows * (self._comm.rank if self._comm is not None else 0)
 
     def batches(self) -> list[dict[str, Array]]:
         """The inputs of every device for the next step: rows of what was fed, and what readers give."""

@@ -90,7 +90,7 @@ def check_model(model: Any) -> None:
         )
 
 
-def check_builders(trains: bool, **builders: tuple[Any, bool]) -> None:
+def check_builders(**builders: tuple[Any, bool]) -> None:
     """Refuse what cannot be called. ``builders``: functions by name, and whether they may be None."""
     for name, (function, optional) in builders.items():
         if not (callable(function) or (optional and function is None)):
@@ -200,10 +200,18 @@ def check_nets(model: ModelHelper, nets: Sequence[Net]) -> None:
                 )
 
 
+_DEFAULTS: Mapping[str, Any] = {
+    "broadcast_computed_params": True, "optimize_gradient_memory": False, "dynamic_memory_management": False,
+    "blobs_to_keep": None, "use_nccl": False, "max_concurrent_distributed_ops": 16, "num_threads_per_device": 4,
+    "shared_model": False, "combine_spatial_bn": False, "barrier_net_timeout_sec": 300, "loss_weighting": "devices",
+}  # fmt: skip
+
+
 def check_options(
-    devices: Any, rendezvous: Any, net_type: Any, cpu_device: Any, ideep: Any, trains: bool, given: Mapping[str, Any]
+    trains: bool, *, devices: Any, rendezvous: Any, net_type: Any, cpu_device: Any, ideep: Any = False, **options: Any
 ) -> Options:
     """The options by name, checked; communicators are made last. Raises ParallelizeError and its kin."""
+    given = {**_DEFAULTS, **options}
     if net_type not in NET_TYPES:
         raise ParallelizeError(f"parallelize: there is no net_type {net_type!r}{near_miss(str(net_type), NET_TYPES)}")
     _one_of("broadcast_computed_params", given["broadcast_computed_params"], (True, False, "average"))

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from .. import files
 from ..context import asnumpy, copyto
-from ..errors import NotBoundError, UnknownNameError, near_miss
+from ..errors import (
+    CheckpointError,
+    InconsistentReplicaError,
+    NotBoundError,
+    ParallelizeError,
+    UnknownNameError,
+    message,
+    near_miss,
+)
 from ..plan import Plan
+from ..streams import current_seed, seed
 from ..train.model_helper import ModelHelper
 from .device_net import DeviceNet, gradient_order
 from .model_checks import Options
 
 Array = Any
+_PREFIX = re.compile(r"(cpu|gpu|ideep)_\d+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +64,7 @@ class ModelState:
         self.trained = {name: net.params[name] for name in (gradient_order(net) if options.trains else ())}
         """Parameters that the losses depend on, in the order in which their gradients are finished."""
         self._started = False
+        self._syncs: dict[str, str] = {}
 
     @property
     def is_started(self) -> bool:
@@ -175,6 +189,112 @@ class ModelState:
         for array in arrays[1:]:
             if array is not arrays[0]:
                 copyto(array, arrays[0])
+
+    def _sync_blobs(self) -> None:
+        for name, how in self._syncs.items():
+            self._sync_blob(name, how)
+
+    def add_blob_sync(self, blobs: Sequence[str], op: str = "broadcast") -> None:
+        """Let every step end with all devices and ranks having the master's values of blobs, or the sum or mean of all.
+
+        Names are without prefix. Raises UnknownNameError, and ParallelizeError for a name of one device.
+        """
+        self._check_started("add_blob_sync")
+        if op not in ("broadcast", "sum", "mean"):
+            raise ParallelizeError(f"add_blob_sync: op must be 'broadcast', 'sum' or 'mean', but it is {op!r}")
+        for name in blobs:
+            prefix, slash, local = name.partition("/")
+            if slash and _PREFIX.fullmatch(prefix):
+                raise ParallelizeError(f"add_blob_sync: '{name}' is the blob of one device: give its name, '{local}'")
+            self.master.check_known(name)
+            self._syncs[name] = op
+
+    # --- checkpoints -------------------------------------------------------------------------------------------
+
+    def checkpoint_params(self) -> dict[str, Array]:
+        """All that training goes on from, by full name: parameters, computed ones, states, and the count of steps."""
+        self._check_started("checkpoint_params")
+        net = self.master.net
+        held = {**self.master.params, **self.master.computed, **self.master.states}
+        found = {f"{net.prefix}/{name}": array for name, array in held.items()}
+        return {**found, "optimizer_iteration": np.array([self.iteration], np.int64)}
+
+    def save(self, path: str) -> None:
+        """Write a checkpoint (npz if the path ends so, else ``.params``); with ranks rank 0 does. Raises OSError."""
+        held = {name: asnumpy(array) for name, array in self.checkpoint_params().items()}
+        if self.comm is None or self.comm.rank == 0:
+            files.save(path, {**held, "seed": np.array([current_seed()], np.int64)})
+
+    def load(self, path: str) -> None:
+        """Go on from a checkpoint, whatever devices and ranks it was written by; collective with ranks.
+
+        Raises CheckpointError naming what is missing or does not fit, FileFormatError, OSError.
+        """
+        held = self.checkpoint_params()
+        found: Any = files.load(path)
+        given = {name.partition("/")[2] or name: array for name, array in found.items()} if found else {}
+        arrays = {name.partition("/")[2] or name: array for name, array in held.items()}
+        for name, array in arrays.items():
+            if name not in given or given[name].shape != array.shape:
+                there = f"is {given[name].shape}" if name in given else f"is not there{near_miss(name, given)}"
+                raise CheckpointError(f"load: '{name}' must be {tuple(array.shape)}, but in {path} it {there}")
+        for name, array in arrays.items():
+            copyto(array, given[name])
+        self.iteration = int(given["optimizer_iteration"][0])
+        if "seed" in given:
+            seed(int(given["seed"][0]))
+        self.finalize_after_checkpoint()
+
+    def finalize_after_checkpoint(self, blobs: Sequence[str] | None = None) -> None:
+        """Give all devices and ranks the master's (rank 0's) values of blobs (None: all of a checkpoint); collective.
+
+        Raises UnknownNameError.
+        """
+        self._check_started("finalize_after_checkpoint")
+        if blobs is None:
+            self.sync_parameters()
+            if self.comm is not None:
+                count = np.array([self.iteration], np.int64)
+                self.comm.broadcast(count)
+                self.iteration = int(count[0])
+            return
+        for name in blobs:
+            self._sync_blob(name.removeprefix(f"{self.master.net.prefix}/"), "broadcast")
+
+    def check_consistency(self) -> None:
+        """Compare parameters and states of all devices and ranks by their bits; collective.
+
+        Raises InconsistentReplicaError naming the first that differs and who holds what.
+        """
+        self._check_started("check_consistency")
+        mine: dict[str, dict[str, str]] = {}
+        where = "" if self.comm is None else f"rank {self.comm.rank} "
+        for device in self._updated():
+            for name, array in {**device.params, **(device.computed if self._same_computed else {})}.items():
+                digest = hashlib.sha256(np.ascontiguousarray(asnumpy(array)).tobytes()).hexdigest()[:16]
+                mine.setdefault(name, {})[f"{where}{device.net.prefix}"] = digest
+        every = [mine] if self.comm is None else self.comm.allgather_object(mine, "check_consistency")
+        for name in mine:
+            held = {who: digest for one in every for who, digest in one[name].items()}
+            if len(set(held.values())) > 1:
+                fact = f"replicas must hold the same, but '{name}' differs at step {self.iteration}"
+                raise InconsistentReplicaError(message(fact, list(held.items()), "hashes"))
+
+    @property
+    def _same_computed(self) -> bool:
+        """Whether computed parameters are kept alike."""
+        return self.options.broadcast_computed_params is not False and self.options.trains
+
+    def check_for_failures(self) -> None:
+        """Raise CollectiveError or PeerFailure if another rank is known to have failed; never waits."""
+        if self.comm is not None:
+            self.comm.check("check_for_failures")
+
+    def synchronize(self, timeout_sec: float = 300) -> None:
+        """Wait for all ranks, up to a deadline; alone nothing. Raises BarrierTimeoutError."""
+        if self.comm is not None:
+            with self.comm.deadline(timeout_sec):
+                self.comm.barrier()
 
     def _check_kept(self) -> None:
         """Warn of blobs to keep that there are not."""

@@ -23,6 +23,7 @@ from .feeding import Feeder
 from .gradient_sync import describe_nodes
 from .model_checks import Options
 from .model_state import ModelState
+from .sparse import gather_rows, update_rows
 
 Array = Any
 
@@ -30,15 +31,18 @@ Array = Any
 class ParallelModel(ModelState):
     """What `parallelize` gives: ``init()`` once, then ``feed`` (or readers) and ``run``.
 
-    ``master`` is the net of the first device. ``iteration`` counts training steps.
+    ``check_every``: a number of steps after which `check_consistency` is called each time (0: never).
     """
+
+    reduces = True
+    """Whether gradients are summed over devices and ranks."""
+    check_every = 0
 
     def __init__(self, model: ModelHelper, options: Options, plan_hook: Callable[[ParallelModel], Any] | None) -> None:
         super().__init__(model, options)
         self._feeder = Feeder(model.name, self.devices, self.comm)
         self._plan_hook = plan_hook
         self._buckets: GradientBuckets | None = None
-        self._syncs: list[tuple[str, str]] = []
         self._rows: list[int] = []
         self._lock = threading.Lock()
 
@@ -78,7 +82,7 @@ class ParallelModel(ModelState):
         self._started = True
         if lender is None:
             self.sync_parameters()
-        if self.comm is not None and self.trained:
+        if self.comm is not None and self.trained and self.reduces:
             flat = [cut.of(self.master.blocks["gradient"]) for cut in self._cuts]
             self._buckets = GradientBuckets(
                 self.comm, self.master.gradients, flat, options.max_concurrent_distributed_ops
@@ -135,7 +139,9 @@ class ParallelModel(ModelState):
 
     def _barrier(self) -> None:
         """Wait for the ranks that have not begun their run yet."""
-        self.comm.barrier()
+        self.comm.where = f"step {self.iteration + 1} of the model '{self.model.name}'"
+        with self.comm.deadline(self.options.barrier_net_timeout_sec):
+            self.comm.barrier()
 
     def _step(self) -> None:
         batches = self._feeder.batches()
@@ -146,10 +152,10 @@ class ParallelModel(ModelState):
             ]
         )
         self._rows = [max((len(a) for a in inputs.values() if a.ndim), default=0) for inputs in batches]
-        starts = np.concatenate([[0], np.cumsum(self._rows)[:-1]]).astype(int)
-        for device, inputs, start in zip(self.devices, batches, starts, strict=True):
+        starts = np.cumsum([self._feeder.first_row(sum(self._rows)), *self._rows])
+        for device, inputs, start in zip(self.devices, batches, starts, strict=False):
             executor: Any = device.executor
-            executor.first_row, executor.step = int(start) + self._rows_before(), self.iteration
+            executor.first_row, executor.step = int(start), self.iteration
             arrays = executor.arg_dict
             for name, array in inputs.items():
                 copyto(arrays[name], array)
@@ -165,14 +171,12 @@ class ParallelModel(ModelState):
         self._sync_computed()
         self._reduce()
         self._update()
-        for name, how in self._syncs:
-            self._sync_blob(name, how)
+        if self.reduces:
+            self._sync_blobs()
         if self.comm is not None and self.iteration == 1:
             self.comm.first_step_done()
-
-    def _rows_before(self) -> int:
-        """Place of this rank's first row in the global batch, taking all ranks' batches for alike."""
-        return 0 if self.comm is None else self.comm.rank * sum(self._rows)
+        if self.check_every and self.iteration % self.check_every == 0:
+            self.check_consistency()
 
     def _seeds(self) -> list[float]:
         """What the gradient of each device's losses begins with: 1, or its share of the rows times all devices."""
@@ -236,6 +240,8 @@ class ParallelModel(ModelState):
 
     def _reduce(self) -> None:
         """Let the gradients be sums over devices and ranks, on every device that updates."""
+        if not self.reduces:
+            return
         if self._buckets is not None:
             self._buckets.finish()
         else:
@@ -262,6 +268,12 @@ class ParallelModel(ModelState):
         for device in devices:
             for weight, grad, states, _ in device.pieces(self._cuts, names):
                 optimizer.apply(device.context, self.iteration, weight, grad, states, rate)
+        for table in self.master.net.sparse:
+            rows = gather_rows(self.devices, table, self.comm) if self.reduces else None
+            for device in devices:
+                update_rows(
+                    device, table, rows or gather_rows([device], table, None), optimizer, self.iteration, rate
+                )
 
     def _norm_ratio(self) -> float:
         """By what the learning rate is multiplied so that the gradient is not too long; each parameter counts once."""

@@ -66,6 +66,15 @@ class Reader:
             self._iterator = iter(self.batches)
 
 
+@dataclasses.dataclass(frozen=True)
+class Tap:
+    """Where the gradient of rows of a table arrives: that of the argument ``name``, zeros that are added to them."""
+
+    name: str
+    table: str
+    indices: str
+
+
 @dataclasses.dataclass
 class Net:
     """The part of a model that one device holds. Names are those of the device: without its prefix.
@@ -81,6 +90,7 @@ class Net:
     values: dict[str, str] = dataclasses.field(default_factory=dict)
     losses: list[Symbol] = dataclasses.field(default_factory=list)
     states: dict[str, Parameter] = dataclasses.field(default_factory=dict)
+    taps: dict[str, Tap] = dataclasses.field(default_factory=dict)
     updates: dict[str, Symbol] = dataclasses.field(default_factory=dict)
     after_init: dict[str, Symbol] = dataclasses.field(default_factory=dict)
     graph: Symbol | None = None
@@ -89,6 +99,11 @@ class Net:
     def trained(self) -> list[str]:
         """Parameters that are no computed ones, in the order in which they were made."""
         return [name for name, one in self.params.items() if not one.computed]
+
+    @property
+    def sparse(self) -> list[str]:
+        """Parameters whose gradients are rows."""
+        return [name for name, one in self.params.items() if one.sparse]
 
     @property
     def computed(self) -> list[str]:
@@ -130,7 +145,7 @@ class ModelHelper:
         self.nets: dict[str, Net] = {}
         self.optimizer: Any = None
         self.weight_decay: float | None = None
-        self.combines_spatial_bn = False
+        self.combines_spatial_bn = self.trains = False
         self.groups: dict[str, Context] = {}
         """Contexts of device scopes, by the group of the nodes that were made in them."""
         self.parallel: Any = None
@@ -218,6 +233,13 @@ class ModelHelper:
     def name_value(self, blob: str, made: Symbol, output: str) -> None:
         """Let ``blob`` name another output, hidden ones too, of the node that made a Symbol."""
         self._net.values[self.local(blob)] = f"{made.heads[0][0].name}_{output}"
+
+    def tap(self, rows: Symbol, table: str, indices: Any, blob_out: str) -> Symbol:
+        """Rows of a sparse table as the blob ``blob_out``, whose gradient is that of the table by rows."""
+        name = self.local(f"{blob_out}_rows")
+        source = self.blob(indices).heads[0]
+        self._net.taps[name] = Tap(name, self.local(table), source[0].output_name(source[1]))
+        return self.make("elemwise_add", blob_out, rows, sym.Variable(name))
 
     def input(self, name: str, shape: Shape | None = None, dtype: Any = "float32") -> Symbol:
         """A blob that is fed: `ParallelModel.feed`. ``shape``: that of a device's part, if it is known before."""

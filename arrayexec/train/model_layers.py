@@ -167,8 +167,13 @@ def gather(
     sparse: bool = True,
 ) -> Any:  # fmt: skip
     """Rows of a table ``<blob_out>_w`` (size, dim) by whole numbers (n,). ``sparse``: only rows that were read move."""
+    sparse = sparse and model.trains
     table = model.create_param(f"{blob_out}_w", (size, dim), weight_init or Xavier("uniform", "in", 3), sparse=sparse)
-    return model.make("Embedding", blob_out, indices, weight=table, input_dim=size, output_dim=dim)
+    options = {"weight": table, "input_dim": size, "output_dim": dim}
+    if not sparse:
+        return model.make("Embedding", blob_out, indices, **options)
+    rows = sym.Embedding(model.blob(indices), **options, name=f"{blob_out}_read")
+    return model.tap(rows, f"{blob_out}_w", indices, blob_out)
 
 
 def lstm(

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
+
+import numpy
 
 from ..context import Array, Context
 from ..errors import AttributeValueError, near_miss
-from .optimizer import Optimizer, Scratch, State
 
 Policy = Callable[[int], float]
+State = Mapping[str, Array]
+_PIECE = 1 << 15  # elements of one piece on the processor: all that a rule touches stays in the cache
 
 
 def _fixed(step: int) -> float:
@@ -83,21 +86,30 @@ def policy(base_learning_rate: float, policy: str = "fixed", **options: Any) -> 
     return rate
 
 
-class ModelOptimizer(Optimizer):
+class ModelOptimizer:
     """A rule for all parameters of a model, with its learning rate by step.
 
     ``weight_decay`` times the weights is added to their reduced gradients; ``max_gradient_norm``: a step whose gradient
-    (each parameter counted once) is longer is taken with a learning rate that makes up for it. ``blobs``: what a state
-    is called behind the name of its parameter.
+    (each parameter counted once) is longer is taken with a learning rate that makes up for it.
+    ``sparse_dedup_aggregator='sum'``: gradients of a row of a sparse table are summed before it moves; without, the row
+    moves by each in turn. ``blobs``: what a state is called behind the name of its parameter.
     """
 
     blobs: ClassVar[Mapping[str, str]] = {}
 
-    def __init__(self, rate: Policy, weight_decay: float = 0.0, max_gradient_norm: float | None = None) -> None:
-        super().__init__()
+    def __init__(
+        self, rate: Policy, weight_decay: float = 0.0, max_gradient_norm: float | None = None,
+        sparse_dedup_aggregator: str | None = None,
+    ) -> None:  # fmt: skip
+        if sparse_dedup_aggregator not in (None, "sum"):
+            raise AttributeValueError(
+                f"{type(self).__name__}: sparse_dedup_aggregator must be None or 'sum', "
+                f"but it is {sparse_dedup_aggregator!r}"
+            )
+        self.sparse_dedup_aggregator = sparse_dedup_aggregator
         self.rate, self.weight_decay, self.max_gradient_norm = rate, weight_decay, max_gradient_norm
         self.name = f"{type(self).__name__}Optimizer_0"
-        self._scratch = Scratch()
+        self._scratch: dict[Any, Array] = {}
 
     def used_states(self) -> tuple[str, ...]:
         """Names of the states that `rule` uses."""
@@ -114,15 +126,35 @@ class ModelOptimizer(Optimizer):
 
     def decay(self, context: Context, weight: Array, grad: Array) -> None:
         """Add the weight decay to the gradient of weights."""
-        scratch = self._scratch.pair(context, weight.shape, weight.dtype)[0]
         with context.enter():
-            context.xp.multiply(weight, self.weight_decay, out=scratch)
-            context.xp.add(grad, scratch, out=grad)
+            for w, g, _, a, _ in self._pieces(context, weight, grad, {}):
+                context.xp.multiply(w, self.weight_decay, out=a)
+                context.xp.add(g, a, out=g)
 
     def apply(self, context: Context, step: int, weight: Array, grad: Array, state: State, rate: float) -> None:
         """Move a stretch of parameters and its states by the gradient. ``rate``: learning rate of the step."""
+        factors = self.of_step(step, rate)
         with context.enter():
-            self._in_pieces(context, weight, grad, state, self._scratch, self.of_step(step, rate))
+            for piece in self._pieces(context, weight, grad, state):
+                self.rule(context.xp, *piece, **factors)  # type: ignore[arg-type]
+
+    def _pieces(
+        self, context: Context, weight: Array, grad: Array, state: State
+    ) -> Iterator[tuple[Array, Array, State, Array, Array]]:
+        """Parameters, gradients, states and two arrays of scratch, piece by piece."""
+        flat = [array.reshape(-1) for array in (weight, grad, *state.values())]
+        size = flat[0].size if context.xp is not numpy else min(flat[0].size, _PIECE)
+        key = (context, weight.dtype)
+        if key not in self._scratch or self._scratch[key].shape[1] < size:
+            self._scratch[key] = context.empty((2, size), weight.dtype, "state")
+        for start in range(0, flat[0].size, max(size, 1)):
+            w, g, *states = (array[start : start + size] for array in flat)
+            a, b = self._scratch[key][:, : w.size]
+            yield w, g, dict(zip(state, states, strict=True)), a, b
+
+    def rule(self, xp: Any, w: Array, g: Array, state: State, a: Array, b: Array, **factors: float) -> None:
+        """Change parameters ``w`` and ``state`` in place by gradient ``g``; ``a``, ``b`` are scratch of their shape."""
+        raise AttributeValueError(f"optimizer {type(self).__name__}: the class must define rule()")
 
     def of_step(self, step: int, rate: float) -> dict[str, float]:
         """The factors that `rule` gets."""
@@ -241,9 +273,12 @@ class RmsProp(ModelOptimizer):
         xp.subtract(w, m, out=w)
 
 
-def _built(model: Any, kind: type[ModelOptimizer], given: dict[str, Any], rates: dict[str, Any]) -> ModelOptimizer:
-    rate = policy(**rates)
-    model.optimizer = kind(rate=rate, **given)
+_COMMON = ("weight_decay", "max_gradient_norm", "sparse_dedup_aggregator")
+
+
+def _built(model: Any, kind: type[ModelOptimizer], rates: dict[str, Any], given: dict[str, Any]) -> ModelOptimizer:
+    common = {name: rates.pop(name) for name in _COMMON if name in rates}
+    model.optimizer = kind(rate=policy(**rates), **given, **common)
     if model.weight_decay is not None:
         model.optimizer.weight_decay = model.weight_decay
     return model.optimizer  # type: ignore[no-any-return]
@@ -251,44 +286,42 @@ def _built(model: Any, kind: type[ModelOptimizer], given: dict[str, Any], rates:
 
 def build_sgd(
     model: Any, base_learning_rate: float = 0.01, policy: str = "fixed", momentum: float = 0.0, nesterov: bool = True,
-    weight_decay: float = 0.0, max_gradient_norm: float | None = None, **rates: Any,
+    **options: Any,
 ) -> ModelOptimizer:  # fmt: skip
-    """Let a model be trained by `Sgd`; ``rates`` are the options of the `policy`."""
-    given = {"momentum": momentum, "nesterov": nesterov, **_common(weight_decay, max_gradient_norm)}
-    return _built(model, Sgd, given, {"base_learning_rate": base_learning_rate, "policy": policy, **rates})
+    """Let a model be trained by `Sgd`.
+
+    ``options``: weight_decay, max_gradient_norm, sparse_dedup_aggregator (see `ModelOptimizer`), and those of `policy`.
+    """
+    rates = {"base_learning_rate": base_learning_rate, "policy": policy, **options}
+    return _built(model, Sgd, rates, {"momentum": momentum, "nesterov": nesterov})
 
 
 def build_adam(
     model: Any, base_learning_rate: float = 0.001, policy: str = "fixed", beta1: float = 0.9, beta2: float = 0.999,
-    epsilon: float = 1e-8, weight_decay: float = 0.0, max_gradient_norm: float | None = None,
-    caffe2_compat: bool = False, **rates: Any,
+    epsilon: float = 1e-8, caffe2_compat: bool = False, **options: Any,
 ) -> ModelOptimizer:  # fmt: skip
-    """Let a model be trained by `Adam`."""
+    """Let a model be trained by `Adam`; ``options`` as in `build_sgd`."""
+    rates = {"base_learning_rate": base_learning_rate, "policy": policy, **options}
     given = {"beta1": beta1, "beta2": beta2, "epsilon": epsilon, "caffe2_compat": caffe2_compat}
-    given |= _common(weight_decay, max_gradient_norm)
-    return _built(model, Adam, given, {"base_learning_rate": base_learning_rate, "policy": policy, **rates})
+    return _built(model, Adam, rates, given)
 
 
 def build_adagrad(
     model: Any, base_learning_rate: float = 0.01, policy: str = "fixed", epsilon: float = 1e-4, decay: float = 1.0,
-    weight_decay: float = 0.0, max_gradient_norm: float | None = None, **rates: Any,
+    **options: Any,
 ) -> ModelOptimizer:  # fmt: skip
-    """Let a model be trained by `Adagrad`."""
-    given = {"epsilon": epsilon, "decay": decay, **_common(weight_decay, max_gradient_norm)}
-    return _built(model, Adagrad, given, {"base_learning_rate": base_learning_rate, "policy": policy, **rates})
+    """Let a model be trained by `Adagrad`; ``options`` as in `build_sgd`."""
+    rates = {"base_learning_rate": base_learning_rate, "policy": policy, **options}
+    return _built(model, Adagrad, rates, {"epsilon": epsilon, "decay": decay})
 
 
 def build_rms_prop(
     model: Any, base_learning_rate: float = 0.1, policy: str = "fixed", decay: float = 0.9, momentum: float = 0.0,
-    epsilon: float = 1e-5, weight_decay: float = 0.0, max_gradient_norm: float | None = None, **rates: Any,
+    epsilon: float = 1e-5, **options: Any,
 ) -> ModelOptimizer:  # fmt: skip
-    """Let a model be trained by `RmsProp`."""
-    given = {"decay": decay, "momentum": momentum, "epsilon": epsilon, **_common(weight_decay, max_gradient_norm)}
-    return _built(model, RmsProp, given, {"base_learning_rate": base_learning_rate, "policy": policy, **rates})
-
-
-def _common(weight_decay: float, max_gradient_norm: float | None) -> dict[str, Any]:
-    return {"weight_decay": weight_decay, "max_gradient_norm": max_gradient_norm}
+    """Let a model be trained by `RmsProp`; ``options`` as in `build_sgd`."""
+    rates = {"base_learning_rate": base_learning_rate, "policy": policy, **options}
+    return _built(model, RmsProp, rates, {"decay": decay, "momentum": momentum, "epsilon": epsilon})
 
 
 def add_weight_decay(model: Any, weight_decay: float) -> None:

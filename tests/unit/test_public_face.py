@@ -12,7 +12,7 @@ import pytest
 import arrayexec as ax
 
 NOT_YET = {
-    "kv", "kvstore", "mod", "model", "module", "parallelize_bmuf",
+    "kv", "kvstore", "mod", "model", "module",
 }  # fmt: skip
 """Names whose modules later work brings; exactly these."""
 
