@@ -20,13 +20,15 @@ FLOAT32 = np.dtype("float32")
 
 def count_up(xp: Any, flat: Any, start: float, step: float, repeat: int = 1) -> None:
     """``flat`` = start, start + step, …, each ``repeat`` times, computed in float64."""
-    block = 4096 if xp is np else 1 << 20  # in the cache; a launch must be worth its while
+    block = 8192 if xp is np else 1 << 20  # in the cache; a launch must be worth its while
     for first in range(0, flat.size, block):
         values = xp.arange(first, min(first + block, flat.size), dtype="float64")
         if repeat > 1:
             xp.floor_divide(values, repeat, out=values)
-        xp.multiply(values, step, out=values)
-        xp.add(values, start, out=values)
+        if step != 1:
+            xp.multiply(values, step, out=values)
+        if start != 0:
+            xp.add(values, start, out=values)
         xp.copyto(flat[first : first + block], values, casting="unsafe")
 
 
@@ -121,10 +123,10 @@ class _arange(Op):
 
     def __post_init__(self) -> None:
         start, stop = self.bounds()
-        if self.repeat < 1 or self.step == 0 or (stop is not None and (stop - start) / self.step <= 0):
+        if self.repeat < 1 or self.step == 0 or (stop is not None and not 0 < (stop - start) / self.step < math.inf):
             raise AttributeValueError(
-                "_arange: there must be a value: 'step' leads from 'start' to 'stop' and 'repeat' is at least 1, "
-                f"but start={start}, stop={stop}, step={self.step}, repeat={self.repeat}"
+                "_arange: there must be values, and an end: 'step' leads from 'start' to 'stop', 'repeat' is at least "
+                f"1, but start={start}, stop={stop}, step={self.step}, repeat={self.repeat}"
             )
 
     def bounds(self) -> tuple[float, float | None]:

@@ -86,7 +86,7 @@ def _normal(xp: Any, noise: Array, out: Array, loc: Parameter, scale: Parameter)
 
 
 def _long_normal(generator: Any, out: Array, loc: Parameter, scale: Parameter) -> None:
-    out[...] = generator.normal(loc, scale, out.shape)
+    out[...] = generator.normal(loc, scale + 0.0, out.shape)  # NumPy refuses -0
 
 
 def _long_exponential(generator: Any, out: Array, lam: Parameter) -> None:
@@ -94,7 +94,7 @@ def _long_exponential(generator: Any, out: Array, lam: Parameter) -> None:
 
 
 def _gamma(generator: Any, out: Array, alpha: Parameter, beta: Parameter) -> None:
-    out[...] = generator.gamma(alpha, beta, out.shape)
+    out[...] = generator.gamma(alpha + 0.0, beta + 0.0, out.shape)  # NumPy refuses -0
 
 
 def _poisson(generator: Any, out: Array, lam: Parameter) -> None:
@@ -108,7 +108,7 @@ def _negative_binomial(generator: Any, out: Array, k: Parameter, p: Parameter) -
 def _generalized(generator: Any, out: Array, mu: Parameter, alpha: Parameter) -> None:
     even = np.equal(alpha, 0)  # no dispersion: a Poisson number
     size = np.where(even, 1, alpha)
-    rate = generator.gamma(1 / size, size * mu, out.shape)
+    rate = generator.gamma(1 / size, size * mu + 0.0, out.shape)
     out[...] = generator.poisson(np.where(even, mu, rate))
 
 

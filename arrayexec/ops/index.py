@@ -216,6 +216,11 @@ class one_hot(Op):
     def __post_init__(self) -> None:
         if self.depth < 1:
             raise AttributeValueError(f"one_hot: attribute 'depth' must be at least 1, but it is {self.depth}")
+        for name, value in (("on_value", self.on_value), ("off_value", self.off_value)):
+            if self.dtype.kind in "iu" and not np.iinfo(self.dtype).min <= value <= np.iinfo(self.dtype).max:
+                raise AttributeValueError(
+                    f"one_hot: attribute '{name}' must be a number that {self.dtype.name} holds, but it is {value}"
+                )
 
     def infer(self, s: Any) -> None:
         s.indices = s.out[:-1]

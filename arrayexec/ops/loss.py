@@ -88,7 +88,8 @@ class SoftmaxOutput(Op):
         fits = [option for option in options if len(option) == len(label)]
         if len(fits) > 1 and len(label) == len(data) and data[1] != 1:  # (n, 1, …) or probabilities
             fits = [data if label[1] != 1 else fits[0]]
-        if not fits:
+        pairs = zip(label, fits[0], strict=True) if fits and len(label) == len(data) and len(options) > 1 else ()
+        if not fits or any(a is not UNKNOWN and b is not UNKNOWN and a != b for a, b in pairs):
             hint = "; multi_output=True or preserve_shape=True says where the classes are" if len(options) == 1 else ""
             choice = " or ".join(dict.fromkeys(map(format_shape, options)))
             s.fail("label", f"must be {choice} for data {format_shape(data)}, but it is {format_shape(label)}{hint}")

@@ -180,7 +180,7 @@ class ROIAlign(Op):
         if self.sample_ratio > 0:
             return self.sample_ratio
         bound = 2 * size + 6
-        return min(bound, int(samples.max(initial=0))) if xp is np else bound
+        return int(min(bound, samples.max(initial=0))) if xp is np else bound
 
     def _split(self, data: Array) -> Array:
         """``data`` with axes for the bins."""

@@ -83,6 +83,7 @@ cases(
     take_nothing=bound(lambda: sym.take(A, B, name="n"), a=(0, 2), b=(3,)),
     take_index=ran(lambda: sym.take(A, B, mode="raise", name="n"), a=[[1, 2], [3, 4]], b=[1, 2]),
     one_hot_depth=lambda: sym.one_hot(A, depth=0, name="n"),
+    one_hot_value=lambda: sym.one_hot(A, depth=3, off_value=-1, dtype="uint8", name="n"),
 )
 
 cases(

@@ -56,6 +56,9 @@ def refused(symbol: Callable[[], Any], *, types: bool = False, **known: Any) -> 
 cases(
     activation_gamma_dims=refused(lambda: sym.LeakyReLU(A, Var("g"), act_type="prelu", name="n"), a=(2, 3), g=(1, 3)),
     elemwise_shapes=refused(lambda: sym.elemwise_add(A, B, name="n"), a=(2, 3), b=(2, 4)),
+    elemwise_power=lambda: sym._power(A, B, name="n").bind(
+        CPU, {"a": np.array([2], np.int32), "b": np.array([-1], np.int32)}, grad_req="null"
+    ).forward(),
     elemwise_type=refused(lambda: sym.sigmoid(A, name="n"), types=True, a="int32"),
     activation_type=refused(lambda: sym.Activation(A, act_type="tanh", name="n"), types=True, a="int32"),
     elemwise_no_class=lambda: elemwise.relv,
@@ -121,6 +124,7 @@ cases(
     softmax_nothing=bound(lambda: sym.softmax(A, name="n"), a=(2, 0)),
     log_softmax_length=lambda: sym.log_softmax(A, use_length=True, name="n"),
     softmax_output_label=refused(lambda: sym.SoftmaxOutput(A, B, name="n"), a=(4, 3), b=(4, 1, 1)),
+    softmax_output_column=refused(lambda: sym.SoftmaxOutput(A, B, name="n"), a=(4, 3), b=(4, 1)),
     softmax_output_classes=refused(lambda: sym.SoftmaxOutput(A, B, name="n"), a=(4, 3, 2), b=(4, 2)),
     regression_label_dims=bound(lambda: sym.LinearRegressionOutput(A, B, name="n"), a=(4, 3), b=()),
     regression_label_values=refused(lambda: sym.LinearRegressionOutput(A, B, name="n"), a=(4, 3), b=(4, 2)),
@@ -148,6 +152,7 @@ cases(
     pick_vector=refused(lambda: sym.pick(A, B, name="n"), a=(3,)),
     take_nothing=bound(lambda: sym.take(A, B, name="n"), a=(0, 2), b=(3,)),
     one_hot_depth=lambda: sym.one_hot(A, depth=0, name="n"),
+    one_hot_value=lambda: sym.one_hot(A, depth=3, off_value=-1, dtype="uint8", name="n"),
     reshape_codes=lambda: sym.Reshape(A, shape=(-1, -1), name="n"),
     reshape_dims=refused(lambda: sym.Reshape(A, shape=(0, 0, -1), name="n"), a=(2,)),
     reshape_values=refused(lambda: sym.Reshape(A, shape=(4, 2), name="n"), a=(2, 3)),

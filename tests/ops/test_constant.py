@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -65,10 +66,14 @@ def test_arange_takes_its_length_from_the_users() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"start": 3, "stop": 3}, {"start": 0}, {"start": 0, "stop": 3, "step": -1}, {"start": 2, "repeat": 0}]
-)
+    "wrong",
+    [
+        {"start": 3, "stop": 3}, {"start": 0}, {"start": 0, "stop": 3, "step": -1}, {"start": 2, "repeat": 0},
+        {"start": 0, "stop": math.inf}, {"start": 0, "stop": math.nan}, {"start": -math.inf, "stop": 0},
+    ],
+)  # fmt: skip
 def test_arange_of_nothing_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(AttributeValueError, match="_arange: there must be a value"):
+    with pytest.raises(AttributeValueError, match="_arange: there must be values"):
         graph_of("_arange", **wrong)
 
 
