@@ -54,32 +54,54 @@ def lenet(batch: int) -> Workload:
     return Workload(_loss(net), _images(batch, (1, 28, 28)), 13.18e6 * batch)
 
 
+def _norm(net: Any, name: str) -> Any:
+    return sym.BatchNorm(net, fix_gamma=False, eps=1e-5, name=name)
+
+
+def _conv(net: Any, filters: int, kernel: int, stride: int, name: str) -> Any:
+    pad = kernel // 2
+    return sym.Convolution(net, kernel=(kernel, kernel), stride=(stride, stride), pad=(pad, pad),
+                           num_filter=filters, no_bias=True, name=name)  # fmt: skip
+
+
+def _relu(net: Any) -> Any:
+    return sym.Activation(net, act_type="relu")
+
+
 def resnet20(batch: int) -> Workload:
     """Residual net of 20 layers for images of 32×32: 3 stages of 3 blocks, 16, 32 and 64 channels, batch norm."""
-
-    def norm(net: Any, name: str) -> Any:
-        return sym.BatchNorm(net, fix_gamma=False, eps=1e-5, name=name)
-
-    def conv(net: Any, filters: int, kernel: int, stride: int, name: str) -> Any:
-        pad = kernel // 2
-        return sym.Convolution(net, kernel=(kernel, kernel), stride=(stride, stride), pad=(pad, pad),
-                               num_filter=filters, no_bias=True, name=name)  # fmt: skip
-
-    def relu(net: Any) -> Any:
-        return sym.Activation(net, act_type="relu")
-
-    net = relu(norm(conv(sym.Variable("data"), 16, 3, 1, "conv"), "norm"))
+    net = _relu(_norm(_conv(sym.Variable("data"), 16, 3, 1, "conv"), "norm"))
     for stage, filters in enumerate((16, 32, 64)):
         for block in range(3):
             name, stride = f"s{stage}b{block}", 2 if stage and not block else 1
-            inner = relu(norm(conv(net, filters, 3, stride, f"{name}_conv0"), f"{name}_norm0"))
-            inner = norm(conv(inner, filters, 3, 1, f"{name}_conv1"), f"{name}_norm1")
+            inner = _relu(_norm(_conv(net, filters, 3, stride, f"{name}_conv0"), f"{name}_norm0"))
+            inner = _norm(_conv(inner, filters, 3, 1, f"{name}_conv1"), f"{name}_norm1")
             if stride == 2:
-                net = norm(conv(net, filters, 1, 2, f"{name}_short"), f"{name}_shortnorm")
-            net = relu(inner + net)
+                net = _norm(_conv(net, filters, 1, 2, f"{name}_short"), f"{name}_shortnorm")
+            net = _relu(inner + net)
     net = sym.Pooling(net, global_pool=True, pool_type="avg")
     return Workload(
         _loss(sym.FullyConnected(net, num_hidden=10, name="fc")), _images(batch, (3, 32, 32)), 244.0e6 * batch
+    )
+
+
+def resnet50(batch: int) -> Workload:
+    """Residual net of 50 layers for images of 224×224: 3, 4, 6, 3 blocks of 1×1, 3×3, 1×1; 25.6 M parameters."""
+    net = _relu(_norm(_conv(sym.Variable("data"), 64, 7, 2, "conv"), "norm"))
+    net = sym.Pooling(net, kernel=(3, 3), stride=(2, 2), pad=(1, 1), pool_type="max")
+    for stage, blocks in enumerate((3, 4, 6, 3)):
+        filters = 64 << stage
+        for block in range(blocks):
+            name, stride = f"s{stage}b{block}", 2 if stage and not block else 1
+            inner = _relu(_norm(_conv(net, filters, 1, 1, f"{name}_conv0"), f"{name}_norm0"))
+            inner = _relu(_norm(_conv(inner, filters, 3, stride, f"{name}_conv1"), f"{name}_norm1"))
+            inner = _norm(_conv(inner, 4 * filters, 1, 1, f"{name}_conv2"), f"{name}_norm2")
+            if not block:
+                net = _norm(_conv(net, 4 * filters, 1, stride, f"{name}_short"), f"{name}_shortnorm")
+            net = _relu(inner + net)
+    net = sym.Pooling(net, global_pool=True, pool_type="avg")
+    return Workload(
+        _loss(sym.FullyConnected(net, num_hidden=1000, name="fc")), _images(batch, (3, 224, 224)), 24.5e9 * batch
     )
 
 
@@ -125,4 +147,5 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
     "mlp64": lambda: mlp(64), "mlp512": lambda: mlp(512), "lenet64": lambda: lenet(64),
     "lstm_10": lambda: lstm(10), "lstm_30": lambda: lstm(30), "lstm_60": lambda: lstm(60),
     "chain": chain, "tiny": tiny, "resnet20": lambda: resnet20(32),
+    "resnet50": lambda: resnet50(4),
 }  # fmt: skip
