@@ -146,10 +146,9 @@ class GradientBuckets:
         for name, array in self._gradients.items():
             rows[f"gradient {name}"] = f"{array.dtype} {tuple(array.shape)}"
         for i, bucket in enumerate(self.buckets):
-            rows[f"bucket {i}"] = " ".join(f"{p.name}[{p.start}:{p.stop}]" for p in bucket.pieces)
             place = self._comm.place(self._buffers[i][0])
-            if place is not None:
-                rows[f"bucket {i}"] += f" in shared segment {place[0]} at {place[1]}"
+            where = "" if place is None else f" in shared segment {place[0]} at {place[1]}"
+            rows[f"bucket {i}"] = " ".join(f"{p.name}[{p.start}:{p.stop}]" for p in bucket.pieces) + where
         return rows | {"transport": self._transport, "sharded": self._sharded}
 
     def owned(self) -> Iterator[Piece]:

@@ -236,7 +236,7 @@ class MPICommunicator(Communicator):
         if self._host is None:
             self._host = self._meet()
         self._rows.append(self._window(rounded))
-        own = self._rows[-1][self._node.Get_rank()]
+        own: numpy.ndarray[Any, Any] = self._rows[-1][self._node.Get_rank()]
         own.fill(0)  # takes the memory now, while there is room for it
         self.barrier()
         return own[:nbytes]

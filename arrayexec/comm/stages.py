@@ -83,7 +83,7 @@ class Board:
     """
 
     def __init__(self, rows: Sequence[Flat], rank: int, sync: Callable[[], object], progress: Callable[[], object]):
-        self._counters = [memoryview(row[:8].view(numpy.int64)) for row in rows]
+        self._counters = [row[:8].view(numpy.int64).data for row in rows]
         self._slots = [[row[start:][:FLAGS] for row in rows] for start in (_LINE, _LINE + FLAGS)]
         self._rank, self._sync, self._progress = rank, sync, progress
 
