@@ -87,6 +87,7 @@ class _Channel:
 
     def __init__(self, where: Context, comm: Any, fail: Callable[[CollectiveError], NoReturn]) -> None:
         self.where, self.comm, self._fail = where, comm, fail
+        self._aborted = False
         self._flying: list[_Flight] = []
         with where.enter():
             from cupy import cuda
@@ -120,6 +121,8 @@ class _Channel:
 
     def check(self, what: str) -> None:
         """Ask NCCL whether anything has failed since; never waits."""
+        if self._aborted:  # then collectives end without having done anything
+            self._fail(CollectiveError(f"NCCL was ended on {self.where} after a failure, in the middle of {what}"))
         try:
             self.comm.check_async_error()
         except _nccl().NcclError as error:
@@ -132,6 +135,7 @@ class _Channel:
 
     def abort(self) -> None:
         """End what runs; nothing can be launched after that."""
+        self._aborted = True
         _Aside(self.comm.abort).join(_ABORT_SECONDS)
 
 
@@ -144,10 +148,11 @@ class _Flight:
             self._done = channel.stream.record()
 
     def Test(self) -> bool:
-        if not self._done.done:
+        if self._array is not None:
             self._channel.check(self._what)
-            return False
-        self._array = None
+            if not self._done.done:
+                return False
+            self._array = None
         return True
 
     def settle(self) -> None:
@@ -160,7 +165,8 @@ class _Aside:
     """A call that may never come back, in a thread that may be left behind."""
 
     def __init__(self, call: Callable[[], object], fail: Callable[[Exception], object] = lambda error: None) -> None:
-        self._call, self._fail, self._error = call, fail, None
+        self._call, self._fail = call, fail
+        self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
         self.join = self._thread.join

@@ -79,6 +79,15 @@ def after_that() -> None:
         made.broadcast([zeros(0)])
 
 
+def wait_after_that() -> None:
+    made = group(0)
+    made.allreduce([zeros(0)])
+    try:
+        made.wait(0.01)
+    except Exception:
+        made.wait(0.01)
+
+
 def error_that_came_later() -> None:
     made = group(0)
     made.allreduce([zeros(0)])
@@ -95,6 +104,7 @@ cases(
     group_flags=faked(lambda: group(0).allreduce([zeros(0, dtype=bool)])),
     group_late=faked(late, stuck=True),
     group_after_a_failure=faked(after_that, stuck=True),
+    group_wait_after_a_failure=faked(wait_after_that, stuck=True),
     group_launch=faked(lambda: group(0).allreduce([zeros(0)]), refused_launch=True),
     group_error_later=faked(error_that_came_later, late_error=True),
 )

@@ -1,10 +1,11 @@
-"""The check for a machine with a GPU: operators, recorded networks, memory and streams, both examples.
+"""The check for a machine with a GPU: operators, recorded networks, memory, streams and NCCL, both examples.
 
     python tests/gpu/run.py                       # in the root of the repository; at most 5 minutes
     python tests/gpu/run.py --context strict      # the same checks on the tests' own device, to try this script
 
 Prints a table, writes one JSON file (--json PATH, default gpu-check.json) and ends with exit code 0 only if
-everything passed. A section that does not fit into --seconds counts as failed: it was not run.
+everything passed. A section that does not fit into --seconds counts as failed: it was not run. NCCL needs the wheel
+nvidia-nccl-cu12 or nvidia-nccl-cu13, and for its ranks "arrayexec[mpi]".
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from arrayexec.context import Context, asnumpy, copyto, gpu  # noqa: E402
+from arrayexec.context import Context, asnumpy, copyto, gpu, num_gpus  # noqa: E402
 from tests.gpu.compare import LIMITS, compare, examples, run_on  # noqa: E402
 
 Row = dict[str, Any]
@@ -115,6 +116,40 @@ def stream_rows(context: Context) -> Iterator[Row]:
     yield row
 
 
+def nccl_rows(context: Context) -> Iterator[Row]:
+    """NCCL over the devices of this process, one rank alone, two ranks on one GPU, and on two where there are two."""
+    real = ["real"] if context.device_type == "gpu" else []
+    if not real:
+        from tests.parallel import fake_nccl
+
+        fake_nccl.install(2)
+    from arrayexec.comm.nccl import DeviceGroup
+    from tests.parallel.mpi_helper import run_ranks
+
+    count = num_gpus()
+    for contexts in [[gpu(0)], [gpu(i) for i in range(count)]][: 1 + (count > 1)]:
+        with failing_row(f"a hundred sums over {len(contexts)} GPU(s) keep their order") as row:
+            group = DeviceGroup(contexts)
+            arrays = [where.zeros((1 << 20,), np.float32, "gradient") for where in contexts]
+            for _ in range(100):  # x → (x + 1) summed over n devices
+                for where, array in zip(contexts, arrays, strict=True):
+                    with where.enter():
+                        array += 1
+                        array *= 0.5 ** (len(contexts) > 1)
+                group.allreduce(arrays)
+            group.wait(60)
+            n, expected = len(contexts), 0.0
+            for _ in range(100):
+                expected = float(np.float32((expected + 1) * 0.5 ** (n > 1) * n))
+            row["passed"] = all(bool(np.allclose(asnumpy(array), expected, rtol=1e-5)) for array in arrays)
+        yield row
+    for ranks, arguments in ((1, ["nccl", "own"]), (2, ["auto", "one"]), (2, ["nccl", "own"]))[: 2 + (count > 1)]:
+        with failing_row(f"mpirun -n {ranks} nccl_ranks.py {' '.join(arguments)}") as row:
+            run = run_ranks("nccl_ranks.py", ranks, *arguments, *real, timeout=90, env={"PYTHONWARNINGS": "default"})
+            row |= {"passed": run.code == 0, "text": (run.out if run.code == 0 else run.err).strip()[-400:]}
+        yield row
+
+
 def example_rows(context: Context) -> Iterator[Row]:
     """Both examples with their arrays on the device."""
     for command, good in (
@@ -142,6 +177,7 @@ SECTIONS = {
     "recorded": recorded_rows,
     "memory": memory_rows,
     "streams": stream_rows,
+    "nccl": nccl_rows,
     "examples": example_rows,
 }
 

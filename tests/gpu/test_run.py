@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.gpu import run
 
 
@@ -22,6 +24,16 @@ def test_script_runs_and_reports(root: Path, tmp_path: Path, subprocess_env: dic
     assert [row["passed"] for row in found["sections"]["memory"]["rows"]] == [True] * 4
     assert found["machine"]["context"] == "strict(0)"
     assert done.stdout.splitlines()[-1].startswith("passed in ")
+
+
+@pytest.mark.mpi
+def test_nccl_on_the_fake(root: Path, tmp_path: Path, subprocess_env: dict[str, str]) -> None:
+    report = tmp_path / "report.json"
+    command = [sys.executable, str(root / "tests/gpu/run.py"), "--context", "strict", "--json", str(report)]
+    done = subprocess.run([*command, "--sections", "nccl"], env=subprocess_env, capture_output=True, text=True, timeout=180)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    rows = json.loads(report.read_text())["sections"]["nccl"]["rows"]
+    assert [row["passed"] for row in rows] == [True] * 5
 
 
 def test_what_does_not_fit_into_the_time_has_failed(root: Path, tmp_path: Path, subprocess_env: dict[str, str]) -> None:

@@ -94,7 +94,7 @@ def test_the_fake_sees_a_context_that_does_not_wait(gpus: list[ax.Context], monk
 
 def test_the_fake_sees_memory_that_is_given_back(gpus: list[ax.Context], monkeypatch: pytest.MonkeyPatch) -> None:
     def forgetful(self: Any, what: str, array: Any) -> Any:
-        return kept(self, what, None)
+        return kept(self, what, object())
 
     kept = nccl._Channel.launched
     group = DeviceGroup(gpus[:2])

@@ -1,6 +1,7 @@
 """Collectives on GPU arrays over ranks that have a fake NCCL, against closed forms; rank 0 prints one JSON line.
 
 Arguments: the backend, and which GPUs the ranks have: ``own`` or ``one`` for all, or ``bare``: rank 1 has no NCCL.
+With a third, ``real``, the CuPy, the NCCL and the GPUs are those of the machine.
 """
 
 import json
@@ -15,13 +16,14 @@ from arrayexec.context import asnumpy
 from arrayexec.errors import CollectiveError
 from tests.parallel import fake_nccl
 
-backend, gpus = sys.argv[1:]
+backend, gpus, *real = sys.argv[1:]
 number = int(os.environ.get("PMI_RANK") or os.environ.get("OMPI_COMM_WORLD_RANK") or 0)
-fake_nccl.install(gpus=3, available=gpus != "bare" or number != 1)
+if not real:
+    fake_nccl.install(gpus=3, available=gpus != "bare" or number != 1)
 ranks = comm.init(backend)
 rank, size = ranks.rank, ranks.size
 assert (rank, ranks.name) == (number, {"auto": "mpi"}.get(backend, backend))
-where = ax.gpu(0 if gpus == "one" else rank)
+where = ax.gpu(0 if gpus == "one" else ranks.local_rank)
 total = size * (size + 1) // 2
 
 
@@ -65,7 +67,8 @@ ranks.barrier()
 gradients = [there(numpy.full(1000 * (i + 1), i * (rank + 1))) for i in range(8)]
 other = there([1.0, 2.0])
 where.synchronize()
-where.device.log.clear()
+if not real:
+    where.device.log.clear()
 requests = []
 for i, gradient in enumerate(gradients):
     with where.enter():
@@ -74,7 +77,7 @@ for i, gradient in enumerate(gradients):
     with where.enter():
         other *= 2
 why = getattr(ranks, "why_staged", "backend mpi")
-if not why:
+if not why and not real:
     assert (where.device.count("synchronize"), where.device.count("to_host")) == (0, 0)
 for i, (gradient, request) in enumerate(zip(gradients, requests, strict=True)):
     request.wait()
