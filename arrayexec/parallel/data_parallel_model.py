@@ -132,6 +132,14 @@ def _replace(model: ModelHelper, graphs: Mapping[str, Any] | None) -> None:
         model.nets[prefix].graph = graph
 
 
+def optimize_gradient_memory(
+    model: ParallelModel, input_shapes: Mapping[str, Sequence[int]] | None = None, excluded_blobs: Sequence[str] = (),
+    recycle_activations: bool = False,
+) -> dict[str, dict[str, int]]:  # fmt: skip
+    """`ParallelModel.optimize_gradient_memory` under Caffe2's name."""
+    return model.optimize_gradient_memory(input_shapes, excluded_blobs, recycle_activations)
+
+
 def parallelize_gpu(*args: Any, **kwargs: Any) -> ParallelModel:
     """`parallelize` on GPUs."""
     return parallelize(*args, **{**kwargs, "cpu_device": False, "ideep": False})

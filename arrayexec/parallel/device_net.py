@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from ..context import Context
-from ..errors import BlobFreedError, ParallelizeError, UnknownNameError, near_miss
+from ..errors import BlobFreedError, NotBoundError, ParallelizeError, UnknownNameError, near_miss
 from ..executor import Arena, Binding, Executor, allocate_segment, inferred, placed, pool_of
-from ..plan import Draft, Keep
+from ..plan import Draft, Keep, Plan
 from ..plan.build import flow
 from ..train.model_helper import Net, Parameter
 
@@ -83,8 +83,7 @@ class DeviceNet:
     ) -> None:
         self.net, self.context = net, context
         self.placement = placed(net.graph, context, groups, "parallelize")
-        needed = [f"d {name}" for name in net.trained if loose] + [tap.indices for tap in net.taps.values()]
-        self.keep, self.loose = Keep(scope, frozenset((*map(self.value_name, kept), *needed))), loose
+        self.loose = loose
         self.params: dict[str, Array] = {}
         self.computed: dict[str, Array] = {}
         self.gradients: dict[str, Array] = {}
@@ -92,12 +91,19 @@ class DeviceNet:
         self._state_of: dict[tuple[str, str], Array] = {}  # by state of the optimizer and parameter
         self.inputs: dict[str, Array] = {}
         self.blocks: dict[str, Array] = {}
-        self.arena = Arena(context)
-        self._executors: dict[Any, Executor] = {}
-        self.executor: Executor | None = None
+        self.set_memory(scope, kept)
         arguments = net.graph.list_arguments()  # type: ignore[union-attr]
         self.wanted = [name for name in arguments if name not in net.params and name not in net.taps]
         """Arguments that come from outside."""
+
+    def set_memory(self, scope: str, kept: Sequence[str]) -> None:
+        """Let executors keep what ``scope`` says (see `Keep`) and the blobs ``kept``; new ones are made."""
+        needed = [f"d {name}" for name in self.net.trained if self.loose]
+        needed += [tap.indices for tap in self.net.taps.values()]
+        self.keep = Keep(scope, frozenset((*map(self.value_name, kept), *needed)))
+        self.arena = Arena(self.context)
+        self._executors: dict[Any, Executor] = {}
+        self.executor: Executor | None = None
 
     def allocate(self, trained: Mapping[str, Parameter], lends: DeviceNet | None, share_computed: bool = False) -> None:
         """Take memory for parameters and gradients; those of ``lends`` are taken over."""
@@ -185,9 +191,22 @@ class DeviceNet:
                     (loose_gradients,) if self.loose else (), keep=self.keep,
                 )
             )  # fmt: skip
-        self.executor = self._executors[key]
+        self.executor, self._mode = self._executors[key], "train" if trains else "inference"
         self.executor.bind_inputs()
+        self.arena.reserve(self.executor.arena_needs(self._mode))
         return self.executor
+
+    def plan(self) -> Plan:
+        """The plan of the last step."""
+        if self.executor is None:
+            raise NotBoundError(f"plan: the shapes of the inputs of '{self.net.prefix}' are not known yet: run a step")
+        return self.executor.plan(self._mode)
+
+    def specs(self) -> dict[str, tuple[tuple[int, ...], Any]] | None:
+        """Shapes and types of the inputs of the last step; None before any."""
+        if self.executor is None:
+            return None
+        return {name: (tuple(a.shape), a.dtype) for name, a in self.executor.arg_dict.items() if name in self.wanted}
 
     def blob(self, name: str) -> Array:
         """The array of a blob by name. Raises UnknownNameError, and BlobFreedError where its bytes were used again."""
@@ -229,12 +248,11 @@ class DeviceNet:
 
     def nbytes(self) -> dict[str, int]:
         """Bytes by role: parameter, computed, gradient, state, input, arena."""
-        plan = self.executor.plan() if self.executor is not None else None
         return {
             "parameter": sum(array.nbytes for array in self.params.values()),
             "computed": sum(array.nbytes for array in self.computed.values()),
             "gradient": sum(array.nbytes for array in self.gradients.values()),
             "state": sum(array.nbytes for array in self.states.values()),
             "input": sum(array.nbytes for array in self.inputs.values()),
-            "arena": plan.arena_bytes if plan is not None else 0,
+            "arena": self.plan().arena_bytes,
         }

@@ -133,9 +133,7 @@ class ModelState:
     @property
     def plan(self) -> ModelPlan:
         """The complete plan of a step. Raises NotBoundError before shapes of inputs are known."""
-        if self.master.executor is None:
-            raise NotBoundError(f"plan: the shapes of the inputs of '{self.model.name}' are not known yet: run a step")
-        devices = {d.net.prefix: d.executor.plan() for d in self.devices}  # type: ignore[union-attr]
+        devices = {device.net.prefix: device.plan() for device in self.devices}
         return ModelPlan(devices, tuple(self._events()), {d.net.prefix: d.nbytes() for d in self.devices})
 
     def learning_rate(self) -> float:

@@ -44,6 +44,7 @@ class ParallelModel(ModelState):
         self._plan_hook = plan_hook
         self._buckets: GradientBuckets | None = None
         self._rows: list[int] = []
+        self._bound = False
         self._lock = threading.Lock()
 
     # --- start -------------------------------------------------------------------------------------------------
@@ -105,7 +106,7 @@ class ParallelModel(ModelState):
         }  # fmt: skip
 
     def _bind(self, specs: Sequence[Mapping[str, Any]]) -> None:
-        first = self.master.executor is None
+        first, self._bound = not self._bound, True
         for device, given in zip(self.devices, specs, strict=True):
             device.bind(given, self.trained, self.options.trains)
         if first:
@@ -120,6 +121,27 @@ class ParallelModel(ModelState):
         UnknownNameError, ArgumentError, and ShapeError for a batch without a row for every device.
         """
         self._feeder.feed(name, array, local)
+
+    def optimize_gradient_memory(
+        self, input_shapes: Mapping[str, Sequence[int]] | None = None, excluded_blobs: Sequence[str] = (),
+        recycle_activations: bool = False,
+    ) -> dict[str, dict[str, int]]:  # fmt: skip
+        """Let gradients of activations share memory from now on (all but ``excluded_blobs``), or activations, too.
+
+        ``input_shapes``: those of a device, if no step was taken yet. Gives the bytes by role of the master, ``before``
+        and ``after``. The bits stay. Raises NotBoundError while shapes are unknown.
+        """
+        self._check_started("optimize_gradient_memory")
+        given = {name: (tuple(shape), "float32") for name, shape in (input_shapes or {}).items()}
+        specs = [given or device.specs() or self._feeder.known(device) for device in self.devices]
+        if None in specs:
+            raise NotBoundError("optimize_gradient_memory: give input_shapes, or run a step first")
+        self._bind([one or {} for one in specs])
+        before = self.master.nbytes()
+        for device in self.devices:
+            device.set_memory("outputs" if recycle_activations else "forward", excluded_blobs)
+        self._bind([one or {} for one in specs])
+        return {"before": before, "after": self.master.nbytes()}
 
     # --- steps -------------------------------------------------------------------------------------------------
 
