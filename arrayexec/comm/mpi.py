@@ -147,6 +147,7 @@ class MPICommunicator(Communicator):
         self._agreed: set[tuple[str, str]] = set()
         self._windows: list[Any] = []  # never freed: a view kept by the user would crash the process
         self._rows: list[list[numpy.ndarray[Any, Any]]] = []  # of each window, the bytes of every rank of the host
+        self._spans: list[tuple[int, int]] = []  # and where those of this rank begin and end
         self._host: Host | None = None  # found out with the first window
         self._staged: list[Staged] = []
         # Gradients, other arrays and control data travel apart: ranks that are in different collectives
@@ -238,6 +239,7 @@ class MPICommunicator(Communicator):
         self._rows.append(self._window(rounded))
         own: numpy.ndarray[Any, Any] = self._rows[-1][self._node.Get_rank()]
         own.fill(0)  # takes the memory now, while there is room for it
+        self._spans.append((own.ctypes.data, own.ctypes.data + rounded))
         self.barrier()
         return own[:nbytes]
 
@@ -272,11 +274,10 @@ class MPICommunicator(Communicator):
 
     def place(self, array: Array) -> tuple[int, int] | None:
         if isinstance(array, numpy.ndarray):
-            start = array.__array_interface__["data"][0]
-            for i, rows in enumerate(self._rows):
-                offset = start - rows[self._node.Get_rank()].__array_interface__["data"][0]
-                if 0 <= offset <= rows[self._node.Get_rank()].size - array.nbytes:
-                    return i, offset
+            address = array.__array_interface__["data"][0]
+            for i, (start, end) in enumerate(self._spans):
+                if start <= address <= end - array.nbytes:
+                    return i, address - start
         return None
 
     def _everywhere(self, array: Array) -> list[numpy.ndarray[Any, Any]] | None:

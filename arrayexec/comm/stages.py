@@ -116,7 +116,7 @@ class Reached(NamedTuple):
     board: Board
     number: int
 
-    def Test(self) -> bool:  # noqa: N802 - as MPI's
+    def Test(self) -> bool:
         """Whether it is complete."""
         return self.board.reached(self.number)
 
@@ -124,8 +124,8 @@ class Reached(NamedTuple):
 class Host:
     """The ranks of one host, and those of other hosts that have the same part as this one.
 
-    ``board``: where they meet. ``carrier``: of this rank and its fellows on other hosts; none where there is one host. ``parts``: into how many
-    parts a sum is cut, the same on every host.
+    ``board``: where they meet. ``carrier``: of this rank and its fellows on other hosts; none where there is one
+    host. ``parts``: into how many parts a sum is cut, the same on every host.
     """
 
     def __init__(self, board: Board, rank: int, carrier: Carrier | None, parts: int) -> None:
