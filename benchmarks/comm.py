@@ -6,6 +6,7 @@
 ``sums``: eight gradients of equal size are written, all ranks meet, then the clock runs: packing, sum and unpacking,
 until the slowest rank has all sums. ``steps``: forward and backward of the same nets by the engine and by PyTorch's
 DistributedDataParallel, with and without sums over ranks; what counts is the difference, the time that a step pays.
+``updates``: sums and Adam, by every rank for all parameters, and by each for its parts.
 PyTorch is left out where it is not installed. Contenders take turns in each round; medians over rounds, ratios from
 the same round.
 """
@@ -31,6 +32,7 @@ from workloads import Workload, _dense, lenet, mlp
 import arrayexec as ax
 from arrayexec.comm import GradientBuckets
 from arrayexec.parallel.executor_manager import DataParallelExecutorManager
+from arrayexec.parallel.gradient_sync import ShardedUpdate
 
 PIECES = 8
 
@@ -168,6 +170,38 @@ def torch_step(name: str, workload: Workload, torch: Any, summed: bool) -> Calla
     return run
 
 
+def whole_update(rule: Any, gradients: Mapping[str, Any], parameters: Mapping[str, Any]) -> Callable[[Any], None]:
+    """Every rank updates all parameters."""
+    updater = ax.optimizer.get_updater(rule)
+
+    def run(used: Any) -> None:
+        for name in used:
+            updater(name, gradients[name], parameters[name])
+
+    return run
+
+
+def updates(nbytes: int, comm: Any, rounds: int) -> dict[str, Any]:
+    """One row: sums of ``nbytes`` bytes of gradients, then Adam."""
+    values = np.random.default_rng(comm.rank).standard_normal(nbytes // 4, np.float32)
+    contenders = {}
+    for name, sharded in (("whole", False), ("parts", True)):
+        gradient, parameter = (comm.shared_segment(nbytes).view(np.float32) for _ in range(2))
+        buckets = GradientBuckets(comm, {"weight": gradient}, [gradient], sharded=sharded)
+        rule = ax.optimizer.create("adam")
+        arrays = {"weight": gradient}, {"weight": parameter}
+        update = ShardedUpdate(comm, buckets, *arrays, rule) if sharded else whole_update(rule, *arrays)
+
+        def run(buckets: GradientBuckets = buckets, update: Any = update) -> None:
+            buckets.ready("weight")
+            update(buckets.finish())
+
+        contenders[name] = (lambda gradient=gradient: np.copyto(gradient, values), run)
+    found = rounds_of(contenders, rounds, dict.fromkeys(contenders, max(3, min(50, (16 << 20) // nbytes))))
+    row: dict[str, Any] = {"bytes": _size(nbytes)} | {f"{n} us": median(t) * 1e6 for n, t in found.items()}
+    return row | {"parts/whole": ratio(found, "parts", "whole")}
+
+
 WIDTHS = {"mlp512": [512, 512], "mlp2048": [2048, 2048]}
 NETS: dict[str, Callable[[], Workload]] = {
     "mlp512": lambda: mlp(128),
@@ -203,16 +237,18 @@ def _size(nbytes: int) -> str:
 def main() -> None:
     """Measure what the command line names; rank 0 prints."""
     parser = argparse.ArgumentParser(description="Sums of gradients over ranks.")
-    parser.add_argument("what", choices=["sums", "steps"])
+    parser.add_argument("what", choices=["sums", "steps", "updates"])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--bytes", type=int, nargs="*", default=[1 << k for k in (16, 18, 20, 22, 23, 25, 26)])
     parser.add_argument("--nets", nargs="*", choices=sorted(NETS), default=list(NETS))
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     comm = ax.comm.init()
-    torch = torch_of_ranks()
+    torch = torch_of_ranks() if options.what != "updates" else None
     if options.what == "sums":
         rows = [sums(nbytes, comm, torch, options.rounds) for nbytes in options.bytes]
+    elif options.what == "updates":
+        rows = [updates(nbytes, comm, options.rounds) for nbytes in options.bytes]
     else:
         rows = [steps(name, comm, torch, options.rounds) for name in options.nets]
     if comm.rank == 0:
