@@ -231,6 +231,14 @@ class NCCLCommunicator(MPICommunicator):
             if self._required:
                 raise BackendUnavailableError(self.why_staged)
 
+    def check(self, what: str) -> None:
+        super().check(what)
+        for channel in self._open_channels():
+            channel.idle()
+
+    def _open_channels(self) -> list[_Channel]:
+        return [channel for channel in self._channels.values() if channel is not None]
+
     def takes(self, array: Array) -> bool:
         return super().takes(array) or context.context_of(array).device_type == "gpu"
 
@@ -246,9 +254,8 @@ class NCCLCommunicator(MPICommunicator):
         try:
             super().wait(request)
         except CollectiveError:
-            for channel in self._channels.values():
-                if channel is not None:
-                    channel.abort()
+            for channel in self._open_channels():
+                channel.abort()
             raise
 
     def _start(self, what: str, array: Array, comm: Any, root: int | None = None) -> MPIRequest:

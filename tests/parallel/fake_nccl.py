@@ -52,7 +52,7 @@ class Faults:
 faults = Faults()
 log: list[tuple[Any, ...]] = []
 pinned: list[tuple[int, int]] = []
-buses = {0: "0000:01:00.0", 1: "0000:02:00.0", 2: "0000:03:00.0"}
+buses = {0: "0000:01:00.0", 1: "0000:02:00.0", 2: "0000:03:00.0", 3: "0000:04:00.0"}
 
 _TYPES = {
     name: np.dtype(name)

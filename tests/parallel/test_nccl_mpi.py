@@ -64,6 +64,11 @@ def test_gradient_buckets_lie_where_nccl_sums_them() -> None:
     assert result(2, "nccl_buckets.py", "nccl") == {"calls": 5, "buckets": 6}
 
 
+def test_devices_of_each_rank_and_then_ranks() -> None:
+    run = run_ranks("nccl_groups.py", 2)
+    assert (run.code, run.err, sorted(run.out.splitlines())) == (0, "", ["rank 0 done", "rank 1 done"])
+
+
 # how a job ends
 
 TIMEOUT = "CollectiveTimeoutError: allreduce of gradient bucket 0 on GPUs (step 2) did not complete in 3 s, though all ranks have come to it"

@@ -34,7 +34,11 @@ for number in range(4):
             gradient = numpy.zeros(1000, numpy.float32)
         setattr(fake_nccl.faults, fault, True)
     try:
-        ranks.start_allreduce(gradient, "gradient bucket 0").wait()
+        request = ranks.start_allreduce(gradient, "gradient bucket 0")
+        if number == 2 and guilty and fault == "late_error":
+            ranks.check("check_for_failures")  # sees it without waiting for anybody
+            raise AssertionError("nothing was seen")
+        request.wait()
     except BaseException:
         sys.stderr.write(f"rank {ranks.rank} has ended NCCL: {('abort', ranks.rank) in fake_nccl.log}\n")
         raise
