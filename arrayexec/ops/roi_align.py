@@ -8,6 +8,7 @@ of its image NaN.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -74,8 +75,14 @@ def pool_back(
         xp.copyto(ddata[number], pixels.transpose(2, 0, 1), casting="same_kind")
 
 
-def pool_own(xp: Any, data: Array, image: Array, wy: Array, wx: Array, out: Array) -> None:
-    """As :func:`pool`, but every bin has channels of its own: data (n, c, p, q, h, w)."""
+def pool_own(
+    xp: Any, data: Array, image: Array, wy: Array, wx: Array, out: Array, groups: Sequence[int] | None = None
+) -> None:
+    """As :func:`pool`, but every bin has channels of its own: data (n, c, p, q, h, w).
+
+    ``groups``: which of them each p and q reads, if they are fewer than the bins or more.
+    """
+    at = range(max(out.shape[2:])) if groups is None else groups
     out.fill(0)
     channels, height = data.shape[1], data.shape[4]
     step = max(1, OWN // max(1, channels * height))
@@ -84,13 +91,16 @@ def pool_own(xp: Any, data: Array, image: Array, wy: Array, wx: Array, out: Arra
             for p in range(out.shape[2]):
                 weights = (wy[rows, p] * own[:, None]).T
                 for q in range(out.shape[3]):
-                    lines = xp.matmul(data[number, :, p, q], wx[rows, q].T)
+                    lines = xp.matmul(data[number, :, at[p], at[q]], wx[rows, q].T)
                     xp.multiply(lines, weights, out=lines)
                     out[rows, :, p, q] += xp.sum(lines, axis=1).T
 
 
-def pool_own_back(xp: Any, dout: Array, image: Array, wy: Array, wx: Array, ddata: Array) -> None:
+def pool_own_back(
+    xp: Any, dout: Array, image: Array, wy: Array, wx: Array, ddata: Array, groups: Sequence[int] | None = None
+) -> None:
     """``ddata`` = gradient of :func:`pool_own`."""
+    at = range(max(dout.shape[2:])) if groups is None else groups
     ddata.fill(0)
     channels, height = ddata.shape[1], ddata.shape[4]
     step = max(1, OWN // max(1, channels * height))
@@ -100,7 +110,7 @@ def pool_own_back(xp: Any, dout: Array, image: Array, wy: Array, wx: Array, ddat
                 weights = (wy[rows, p] * own[:, None]).T
                 for q in range(dout.shape[3]):
                     lines = dout[rows, :, p, q].T[:, None] * weights
-                    ddata[number, :, p, q] += xp.matmul(lines, wx[rows, q])
+                    ddata[number, :, at[p], at[q]] += xp.matmul(lines, wx[rows, q])
 
 
 @register_op(name="_contrib_ROIAlign", aliases=("ROIAlign",))

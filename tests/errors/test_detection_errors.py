@@ -14,7 +14,7 @@ import numpy as np
 from arrayexec import cpu, sym
 from tests.errors.recorder import PACKAGE, Recorder, checks_of
 
-FILES = ("boxes", "multibox", "overlap", "proposal", "roi", "roi_align", "sampler")
+FILES = ("boxes", "multibox", "overlap", "proposal", "psroi", "roi", "roi_align", "sampler")
 RECORDER = Recorder(Path(__file__).parent / "texts_detection.txt", [PACKAGE / "ops" / f"{name}.py" for name in FILES])
 cases = RECORDER.cases
 
@@ -41,6 +41,11 @@ def detection(**attributes: Any) -> Any:
 
 def proposal(**attributes: Any) -> Any:
     return sym._contrib_Proposal(A, B, C, name="n", scales=(1,), ratios=(1,), **attributes)
+
+
+def position(**attributes: Any) -> Any:
+    attributes = {"pooled_size": 2, "output_dim": 3, "spatial_scale": 1.0, **attributes}
+    return sym._contrib_PSROIPooling(A, B, name="n", **attributes)
 
 
 def encode() -> Any:
@@ -76,6 +81,9 @@ cases(
     pooled_size=lambda: sym.ROIPooling(A, B, pooled_size=(2,), spatial_scale=1, name="n"),
     pooled_data=bound(lambda: sym.ROIPooling(A, B, pooled_size=(2, 2), spatial_scale=1, name="n"),
                       a=(1, 2, 0, 3), b=(4, 5)),
+    position_bins=lambda: position(pooled_size=0),
+    position_groups=lambda: position(group_size=-1),
+    position_channels=shapes(position, a=(1, 11, 4, 4)),
     align_channels=shapes(lambda: sym._contrib_ROIAlign(
         A, B, pooled_size=(2, 2), spatial_scale=1, position_sensitive=True, name="n"), a=(1, 6, 4, 4)),
     target_shape=lambda: sym.GridGenerator(A, transform_type="affine", name="n"),
