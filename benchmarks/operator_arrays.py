@@ -85,7 +85,7 @@ SHAPES = [
     R("_sum_like", "ResNet-50 stage 1", dict(data=ACT, like=BIASES), "data.sum((0, 2, 3), keepdims=True)",
       f"np.broadcast_to(dout, {ACT}).copy()"),
     R("_identity_with_attr_like_rhs", "ResNet-50 stage 1", dict(lhs=ACT, rhs=ACT)),
-    R("zeros_like", "ResNet-50 stage 1", dict(data=ACT), "np.zeros_like(data)", torch="torch.zeros_like(data)"),
+    R("zeros_like", "ResNet-50 stage 1", dict(data=ACT), "np.full_like(data, 0)", torch="torch.zeros_like(data)"),
     R("ones_like", "ResNet-50 stage 1", dict(data=ACT), "np.ones_like(data)", torch="torch.ones_like(data)"),
     R("_zeros", "ResNet-50 stage 1", dict(shape=ACT), f"np.full({ACT}, 0, np.float32)"),
     R("_zeros_without_dtype", "ResNet-50 stage 1", dict(shape=ACT), f"np.full({ACT}, 0, np.float32)"),

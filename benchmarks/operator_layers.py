@@ -46,7 +46,7 @@ LAYERS = [
     R("Activation", "LSTM-200 gates", dict(data=(32, 200), act_type="tanh"),
       "np.tanh(data)", "dout * (1 - out * out)", "torch.tanh(data)"),
     R("Activation", "ResNet-50 stage 1", dict(data=ACT, act_type="softrelu"),
-      "np.log1p(np.exp(data))", "dout * (1 - np.exp(-out))", "F.softplus(data)"),
+      "np.logaddexp(data, 0)", "-dout * np.expm1(-out)", "F.softplus(data)"),
     R("LeakyReLU", "DCGAN discriminator", dict(data=ACT, slope=0.2),
       "np.where(data > 0, data, 0.2 * data)", "np.where(data > 0, dout, 0.2 * dout)", "F.leaky_relu(data, 0.2)"),
     R("LeakyReLU", "ArcFace ResNet-50", dict(data=ACT, act_type="prelu"),

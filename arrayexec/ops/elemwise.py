@@ -114,7 +114,7 @@ _ONE_ARRAY = (
     Row("abs", "abs(data)", ("dout * sign(data)",), note="At 0 the gradient is 0."),
     Row("sign", "sign(data)", note=_ZERO),
     Row("round", _ROUND, note=f"{_HALVES} {_ZERO}", whole=True),
-    Row("rint", "floor(data) + (data - floor(data) > 0.5)",
+    Row("rint", "ceil(data) - (ceil(data) - data >= 0.5)",
         note=f"Halves go down. {_ZERO}", whole=True),
     Row("ceil", "ceil(data)", note=_ZERO),
     Row("floor", "floor(data)", note=_ZERO),

@@ -19,7 +19,6 @@ from ..errors import TypeInferenceError, format_shape
 from ..registry import Op, Sample, Temp, register_op
 from .broadcast import axis_in, like
 from .checks import holds
-from .softmax import keep_where
 
 Scratch = Mapping[str, tuple[tuple[int, ...], Any]]
 
@@ -293,14 +292,15 @@ class NanSum(_Reduction):
         return {"plain": (s.data, kind), "hole": (s.data, bool), "total": total_of(s, narrow(kind))}
 
     def forward(self, xp: Any, data: Any, out: Any, plain: Temp, hole: Temp, total: Temp) -> None:
-        xp.equal(data, data, out=hole)
-        keep_where(xp, data, hole, plain)
+        xp.isnan(data, out=hole)
+        xp.copyto(plain, data)
+        xp.copyto(plain, 0, where=hole)
         put(xp, gather(xp.sum, plain, self.axes(data), out, total), out)
 
     def backward(self, xp: Any, dout: Any, data: Any, ddata: Any, hole: Temp) -> None:
         xp.copyto(ddata, dout.reshape(self.over(data)[1]))
-        xp.equal(data, data, out=hole)  # NaN equals nothing
-        keep_where(xp, ddata, hole, ddata)
+        xp.isnan(data, out=hole)
+        xp.copyto(ddata, 0, where=hole)
 
     def gradient(self, sym: Any, dout: Any, data: Any) -> Mapping[str, Any]:
         return {"data": (data == data) * self.spread(sym, dout, data)}  # NaN equals nothing
@@ -329,8 +329,8 @@ class NanProd(_Product):
             xp.copyto(ddata, data)
             xp.copyto(ddata, 1, where=mask)
             self.gradient_of(xp, dout, data, ddata, mask, rest, zeros)
-        xp.equal(data, data, out=mask)
-        keep_where(xp, ddata, mask, ddata)
+        xp.isnan(data, out=mask)
+        xp.copyto(ddata, 0, where=mask)
 
 
 @register_op(name="norm")

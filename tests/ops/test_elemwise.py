@@ -224,7 +224,8 @@ def test_bodies_are_their_formulas(name: str) -> None:
     ("name", "given", "want"),
     [
         ("round", [0.5, 1.5, -0.5, 2.5, -2.5, 0.49999997, INF, -INF, NAN], [1, 2, -1, 3, -3, 0, INF, -INF, NAN]),
-        ("rint", [0.5, 1.5, -0.5, 2.5, -1.5, 0.7, -0.7, INF, NAN], [0, 1, -1, 2, -2, 1, -1, INF, NAN]),
+        ("rint", [0.5, 1.5, -0.5, 2.5, -1.5, 0.7, -0.7, 0.49999997, -0.49999997, 8388609, INF, NAN],
+         [0, 1, -1, 2, -2, 1, -1, 0, 0, 8388609, INF, NAN]),
         ("fix", [1.7, -1.7, NAN, -INF], [1, -1, NAN, -INF]),
         ("relu", [-1, 0, NAN, INF], [0, 0, NAN, INF]),
         ("sigmoid", [-80, 100, -INF, INF, NAN], [1.8048513e-35, 1, 0, 1, NAN]),
