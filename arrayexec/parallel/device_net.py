@@ -223,9 +223,13 @@ class DeviceNet:
         else:
             found = self.executor.value(self.value_name(name)) if self.executor is not None else None
             self.check_known(name)
+        if self.executor is None:
+            raise NotBoundError(f"blob '{self.net.prefix}/{name}' is not there before the first step")
         if found is None:
-            what = "has not been computed yet" if self.executor is None else "was freed: its bytes were used again"
-            raise BlobFreedError(f"blob '{self.net.prefix}/{name}' {what}\n  to keep it: blobs_to_keep=['{name}']")
+            raise BlobFreedError(
+                f"blob '{self.net.prefix}/{name}' was freed: its bytes were used again\n"
+                f"  to keep it: blobs_to_keep=['{name}']"
+            )
         return found
 
     def check_known(self, name: str) -> None:

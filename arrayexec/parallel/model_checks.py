@@ -170,6 +170,8 @@ def check_losses(model: ModelHelper, net: Net, losses: Any, trains: bool) -> lis
     from ..symbol import Symbol
 
     who = f"parallelize: model '{model.name}': forward_pass_builder_fun on {net.prefix}"
+    if not net.blobs:
+        raise ParallelizeError(f"parallelize: model '{model.name}': the builders made nothing on {net.prefix}")
     if not trains and losses is None:
         return []
     if isinstance(losses, str | Symbol | Mapping) or not isinstance(losses, Sequence):
@@ -183,11 +185,8 @@ def check_losses(model: ModelHelper, net: Net, losses: Any, trains: bool) -> lis
 
 
 def check_nets(model: ModelHelper, nets: Sequence[Net]) -> None:
-    """Refuse devices whose nets differ in parameters, and a net that is empty."""
+    """Refuse devices whose nets differ in parameters."""
     first = nets[0]
-    for net in nets:
-        if not net.blobs:
-            raise ParallelizeError(f"parallelize: model '{model.name}': the builders made nothing on {net.prefix}")
     for net in nets[1:]:
         for name in dict.fromkeys((*first.params, *net.params)):
             mine, other = first.params.get(name), net.params.get(name)

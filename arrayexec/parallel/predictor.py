@@ -85,8 +85,8 @@ def extract_predictor_net(model: ParallelModel, inputs: Sequence[str], outputs: 
     missing = [name for name in found.list_arguments() if name not in held and name not in inputs]
     if missing:
         raise ParallelizeError(
-            f"{who}: {', '.join(map(repr, outputs))} of '{model.model.name}' need '{missing[0]}', which is not among the "
-            f"inputs {list(inputs)}"
+            f"{who}: {', '.join(map(repr, outputs))} of '{model.model.name}' cannot do without '{missing[0]}', "
+            f"which is not among the inputs {list(inputs)}"
         )
     params, aux = (
         {name: held[name].copy() for name in names if name in held}

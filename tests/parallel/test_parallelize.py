@@ -192,6 +192,19 @@ def test_a_device_scope_puts_nodes_on_another_context() -> None:
     assert [str(context) for context in model.master.executor.contexts] == ["cpu(0)", "cpu(7)"]
 
 
+def test_an_exception_on_a_device_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = fed(build("sgd", [0, 1, 2])).run()
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise OverflowError("broken")
+        yield
+
+    monkeypatch.setattr(model.devices[1].executor, "stages", fails)
+    with pytest.raises(OverflowError, match="broken") as error:
+        model.run()
+    assert error.value.__notes__ == ["on cpu_1, one of 3 devices"]
+
+
 # --- running statistics ----------------------------------------------------------------------------------------------
 
 
