@@ -130,13 +130,13 @@ class _Channel:
 
     def failed(self, what: str, error: Exception) -> NoReturn:
         """Raise an error of NCCL's as one of ours."""
-        self.abort()
         self._fail(CollectiveError(f"NCCL failed in {what} on {self.where}: {error}{_SAYS}"))
 
     def abort(self) -> None:
         """End what runs; nothing can be launched after that."""
-        self._aborted = True
-        _Aside(self.comm.abort).join(_ABORT_SECONDS)
+        if not self._aborted:
+            self._aborted = True
+            _Aside(self.comm.abort).join(_ABORT_SECONDS)
 
 
 class _Flight:
@@ -233,14 +233,24 @@ class NCCLCommunicator(MPICommunicator):
 
     def check(self, what: str) -> None:
         super().check(what)
-        for channel in self._open_channels():
-            channel.idle()
+        for channel in self._channels.values():
+            if channel is not None:
+                channel.idle()
 
-    def _open_channels(self) -> list[_Channel]:
-        return [channel for channel in self._channels.values() if channel is not None]
+    def _abort_all(self) -> None:
+        for channel in self._channels.values():
+            if channel is not None:
+                channel.abort()
+
+    def _fail(self, error: CollectiveError) -> NoReturn:
+        self._abort_all()
+        self._guard.fail(error)
 
     def takes(self, array: Array) -> bool:
         return super().takes(array) or context.context_of(array).device_type == "gpu"
+
+    def part(self, array: Array) -> slice:
+        return super().part(array) if isinstance(array, numpy.ndarray) else slice(0, array.size)
 
     def start_sum(
         self, array: Array, what: str, transport: str | None = None, whole: bool = True
@@ -254,8 +264,7 @@ class NCCLCommunicator(MPICommunicator):
         try:
             super().wait(request)
         except CollectiveError:
-            for channel in self._open_channels():
-                channel.abort()
+            self._abort_all()
             raise
 
     def _start(self, what: str, array: Array, comm: Any, root: int | None = None) -> MPIRequest:
@@ -289,7 +298,7 @@ class NCCLCommunicator(MPICommunicator):
         def meet() -> None:
             with where.enter():
                 comm = _nccl().NcclCommunicator(self.size, bytes.fromhex(ranks[0]["id"]), self.rank)
-                made.append(_Channel(where, comm, self._guard.fail))
+                made.append(_Channel(where, comm, self._fail))
 
         def fail(error: Exception) -> NoReturn:
             self._guard.fail(CollectiveError(f"NCCL failed when the ranks met on {where}: {error}{_SAYS}"))
@@ -379,8 +388,6 @@ class DeviceGroup:
         limit = time.monotonic() + timeout
         while late := [channel for channel in self._channels if not channel.idle()]:
             if time.monotonic() > limit:
-                for channel in self._channels:
-                    channel.abort()
                 names = ", ".join(str(channel.where) for channel in late)
                 self._fail(
                     CollectiveTimeoutError(f"DeviceGroup: the collectives of {names} did not end in {timeout:g} s")
@@ -389,6 +396,8 @@ class DeviceGroup:
 
     def _fail(self, error: CollectiveError) -> NoReturn:
         self._failure = error
+        for channel in self._channels:
+            channel.abort()
         raise error
 
     def _collect(self, arrays: Sequence[Array], what: str, root: int | None) -> None:

@@ -129,11 +129,20 @@ def meet(required: bool = True, **others: str) -> None:
         ranks(required, **others)._open(ax.gpu(0))
 
 
+def launch() -> None:
+    made = ranks()
+    vars(made).update(size=1, allgather_object=lambda mine, what: [mine])
+    made._channels[ax.gpu(0)] = made._open(ax.gpu(0))
+    fake_nccl.faults.refused_launch = True
+    made._begin(zeros(0), None, None)
+
+
 cases(
     rank_without_library=faked(lambda: meet(why="CuPy finds no NCCL library")),
     rank_with_the_same_gpu=faked(lambda: meet(device="GPU 0000:01:00.0 of node6")),
     rank_without_id=faked(meet, refused_id=True),
     rank_refused=faked(meet, refused_meeting=True),
+    rank_launch=faked(launch),
 )
 
 
