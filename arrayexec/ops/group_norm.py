@@ -52,7 +52,8 @@ class RowNorm(Op):
             return
         t.mean = t.std = wide(t.data)
         for name in ("gamma", "beta"):
-            if getattr(t, name) != t.data:  # files of 16-bit networks may hold 16-bit parameters
+            given = getattr(t, name)
+            if given is None or given != t.data:  # files of 16-bit networks may hold 16-bit parameters
                 setattr(t, name, wide(t.data))
 
     def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:

@@ -182,6 +182,8 @@ def test_shapes_follow_both_ways_and_types_too() -> None:
         kinds = types_of(operator, {"data": np.float16}, **given)
         assert kinds["node_output"] == np.float16
         assert kinds.get("gamma", np.float32) == np.float32
+    for operator in ("LayerNorm", "InstanceNorm", "GroupNorm"):
+        assert set(types_of(operator, {"data": np.float64}).values()) == {np.dtype(np.float64)}
     assert types_of("LayerNorm", {"gamma": np.float64})["data"] == np.float64
     with pytest.raises(ShapeError, match=r"gamma 'gamma' must be \(3,\), but it is \(4,\)"):
         shapes_of("LayerNorm", {"data": (2, 3), "gamma": (4,)})
