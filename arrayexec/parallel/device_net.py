@@ -105,8 +105,13 @@ class DeviceNet:
         self._executors: dict[Any, Executor] = {}
         self.executor: Executor | None = None
 
-    def allocate(self, trained: Mapping[str, Parameter], lends: DeviceNet | None, share_computed: bool = False) -> None:
-        """Take memory for parameters and gradients; those of ``lends`` are taken over."""
+    def allocate(
+        self, trained: Mapping[str, Parameter], lends: DeviceNet | None, share_computed: bool = False, comm: Any = None
+    ) -> None:
+        """Take memory for parameters and gradients; those of ``lends`` are taken over.
+
+        ``comm``: ranks that sum these gradients; those of a host do it where they lie, in memory that they share.
+        """
         specs = {name: (one.shape, one.dtype) for name, one in trained.items()}
         rest = {n: (p.shape, p.dtype) for n, p in self.net.params.items() if n not in trained and not p.computed}
         computed = {n: (p.shape, p.dtype) for n, p in self.net.params.items() if p.computed}
@@ -117,8 +122,11 @@ class DeviceNet:
             self.params |= allocate_segment(self.context, "parameter", rest)[1]
         if not self.computed:
             self.blocks["computed"], self.computed = allocate_segment(self.context, "aux", computed)
+        device = self.context.device
+        shared = comm is not None and self.context.xp is np and device.allocator is None
         if specs and not self.loose:
-            self.blocks["gradient"], self.gradients = allocate_segment(self.context, "gradient", specs)
+            with self.context.allocator(comm.allocate if shared else device.allocator):
+                self.blocks["gradient"], self.gradients = allocate_segment(self.context, "gradient", specs)
         for name, one in self.net.states.items():
             self.states |= allocate_segment(self.context, "state", {name: (one.shape, one.dtype)})[1]
 

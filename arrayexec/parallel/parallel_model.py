@@ -67,7 +67,8 @@ class ParallelModel(ModelState):
                 device.allocate(self.trained, source, share_computed=True)
             else:
                 shares = options.shared_model and device is not self.master
-                device.allocate(self.trained, self.master if shares else None)
+                ranks = self.comm if device is self.master and options.trains and self.reduces else None
+                device.allocate(self.trained, self.master if shares else None, comm=ranks)
         optimizer: Any = self.model.optimizer if options.trains else None
         for device in self._updated() if optimizer is not None else ():
             for name in optimizer.used_states():
