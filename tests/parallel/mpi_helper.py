@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,9 +58,18 @@ def find_mpirun() -> str | None:
 
 
 def run_ranks(
-    script: str, ranks: int, *arguments: object, timeout: float = 60, env: dict[str, str] | None = None
+    script: str,
+    ranks: int,
+    *arguments: object,
+    timeout: float = 60,
+    env: dict[str, str] | None = None,
+    before: Sequence[str] = (),
+    options: Sequence[str] = (),
 ) -> Run:
-    """Run ``scripts/<script>`` under ``mpirun -n ranks``; fails the test if it takes longer than ``timeout``."""
+    """Run ``scripts/<script>`` under ``mpirun -n ranks``; fails the test if it takes longer than ``timeout``.
+
+    ``before``: what runs mpirun. ``options``: of mpirun.
+    """
     mpirun = find_mpirun()
     assert mpirun is not None, "tests that start ranks carry the marker mpi"
     home = str(Path(arrayexec.__file__).resolve().parent.parent)
@@ -79,7 +89,8 @@ def run_ranks(
     }
     # LAUNCHER: its process group, for what a terminal does
     shell = ["sh", "-c", 'LAUNCHER=$$ exec "$@"', "sh"]
-    command = [*shell, mpirun, "-n", str(ranks), sys.executable, str(SCRIPTS / script), *map(str, arguments)]
+    program = [sys.executable, str(SCRIPTS / script), *map(str, arguments)]
+    command = [*shell, *before, mpirun, *options, "-n", str(ranks), *program]
     begin = time.monotonic()
     with subprocess.Popen(
         command,

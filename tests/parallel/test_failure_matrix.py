@@ -72,7 +72,7 @@ EVENTS = {
     "Ctrl-C": Event((), quick="checkpoint"),
     "fork in a data worker": Event(
         (1,), r"this process was forked from rank 1 .*" + FAILED + r"RuntimeError: a data worker", "first step",
-        harmless=("start",),
+        harmless=("start",), at={"start": FULL},
     ),
     "model": Event(
         (1, 9), DIFFERS + r", but \"parameter 'fc2_weight'\" differs", impossible=BOUND,
