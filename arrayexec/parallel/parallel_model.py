@@ -243,6 +243,8 @@ class ParallelModel(ModelState):
 
     def _ready(self, name: str) -> None:
         """A device has finished a gradient: the last one adds all up and lets ranks sum it."""
+        if name not in self._arrived:  # rows of a table
+            return
         with self._lock:
             self._arrived[name] += 1
             if self._arrived[name] < len(self.devices):

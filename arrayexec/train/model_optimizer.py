@@ -109,6 +109,8 @@ class ModelOptimizer:
         self.sparse_dedup_aggregator = sparse_dedup_aggregator
         self.rate, self.weight_decay, self.max_gradient_norm = rate, weight_decay, max_gradient_norm
         self.name = f"{type(self).__name__}Optimizer_0"
+        self.schedule = ""
+        """The learning rate in words, as ranks compare it."""
         self._scratch: dict[Any, Array] = {}
 
     def used_states(self) -> tuple[str, ...]:
@@ -279,6 +281,7 @@ _COMMON = ("weight_decay", "max_gradient_norm", "sparse_dedup_aggregator")
 def _built(model: Any, kind: type[ModelOptimizer], rates: dict[str, Any], given: dict[str, Any]) -> ModelOptimizer:
     common = {name: rates.pop(name) for name in _COMMON if name in rates}
     model.optimizer = kind(rate=policy(**rates), **given, **common)
+    model.optimizer.schedule = repr(sorted(rates.items()))
     if model.weight_decay is not None:
         model.optimizer.weight_decay = model.weight_decay
     return model.optimizer  # type: ignore[no-any-return]

@@ -1,0 +1,24 @@
+"""Parallel models on several ranks: what is shared beside gradients, what is refused, who is late."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.parallel.mpi_helper import run_ranks
+
+pytestmark = pytest.mark.mpi
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_what_ranks_do_beside_steps(ranks: int, tmp_path: Path) -> None:
+    run = run_ranks("parallelized_more.py", ranks, tmp_path, timeout=90)
+    assert (run.code, run.out, run.err) == (0, "", "")
+
+
+def test_a_run_names_the_rank_that_does_not_come() -> None:
+    run = run_ranks("parallelized_late.py", 2, 1, timeout=60)
+    assert run.code != 0
+    assert "BarrierTimeoutError: rank 1 is missing in barrier (step 2 of the model 'sgd'): rank 0 has waited for 1 s" in run.err
+    assert run.after("late at") < 1 + 5
