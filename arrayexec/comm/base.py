@@ -69,10 +69,6 @@ class Communicator(ABC):
         """
         return self.start_allreduce(array, what)
 
-    def start_tally(self, flags: numpy.ndarray[Any, Any], what: str) -> Request:
-        """Start the sum of a small array of 0 and 1, as `start_allreduce`, by the shortest way."""
-        return self.start_allreduce(flags, what)
-
     def place(self, array: Array) -> tuple[int, int] | None:
         """Number of the shared segment in which ``array`` lies, and its first byte there; None elsewhere."""
         return None

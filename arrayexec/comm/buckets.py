@@ -214,10 +214,10 @@ class GradientBuckets:
             while self._next < len(self.buckets):
                 self._start_next()
             # Where ranks share memory, all have done their parts when all have come to this sum.
-            counting = None if self._shared else self._comm.start_tally(counts, "used gradients")
+            counting = None if self._shared else self._comm.start_allreduce(counts, "used gradients")
             while self._flying:
                 self._finish_first()
-            (counting or self._comm.start_tally(counts, "used gradients")).wait()
+            (counting or self._comm.start_allreduce(counts, "used gradients")).wait()
             self._begin()
             return [name for name, count in zip(self._gradients, counts, strict=True) if count]
 

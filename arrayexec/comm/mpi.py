@@ -20,7 +20,7 @@ from ..threads import cores, set_num_threads
 from .base import FIRST_STEP_FACTOR, Array, Communicator, check_summable, host_buffer, to_json
 from .guard import Guard, Operation
 from .siblings import watched
-from .stages import BOARD_BYTES, FLAGS, Board, Carrier, Host, Stage, Staged, between
+from .stages import Carrier, Host, Stage, Staged, between
 
 _YIELD_FOR = 0.02  # seconds in which a waiting rank gives its core away, but does not sleep
 _WATCH_EVERY = 0.05
@@ -234,37 +234,31 @@ class MPICommunicator(Communicator):
                     f"but /dev/shm has {min(rooms)} left\n"
                     "  in a container give it more (docker run --shm-size), or use memory of each rank's own"
                 )
+        # Nothing here can wait in a non-blocking way; all ranks have just come together.
         if self._host is None:
-            self._host = self._meet()
-        self._rows.append(self._window(rounded))
-        own: numpy.ndarray[Any, Any] = self._rows[-1][self._node.Get_rank()]
+            near = self._arrays.Split_type(self._mpi.COMM_TYPE_SHARED, key=self.rank)
+            self._node = near.Split(self._hosts.index(self._hosts[self.rank]), self.rank)
+        node = self._node
+        window = self._mpi.Win.Allocate_shared(rounded, 1, comm=node)
+        self._windows.append(window)
+        self._rows.append([numpy.frombuffer(window.Shared_query(i)[0], numpy.uint8) for i in range(node.Get_size())])
+        own: numpy.ndarray[Any, Any] = self._rows[-1][node.Get_rank()]
         own.fill(0)  # takes the memory now, while there is room for it
         self._spans.append((own.ctypes.data, own.ctypes.data + rounded))
+        if self._host is None:
+            window.Lock_all(self._mpi.MODE_NOCHECK)  # without which there is no Sync
+            self._host = self._meet(node, window.Sync)
         self.barrier()
         return own[:nbytes]
 
-    def _window(self, nbytes: int) -> list[numpy.ndarray[Any, Any]]:
-        """Memory of all ranks of the host. Nothing here can wait in a non-blocking way; all have just come together."""
-        window = self._mpi.Win.Allocate_shared(nbytes, 1, comm=self._node)
-        self._windows.append(window)
-        return [numpy.frombuffer(window.Shared_query(i)[0], numpy.uint8) for i in range(self._node.Get_size())]
-
-    def _meet(self) -> Host:
-        """Find the ranks that share memory with this one, and those of other hosts that have the same part of a sum."""
-        near = self._arrays.Split_type(self._mpi.COMM_TYPE_SHARED, key=self.rank)
-        node = self._node = near.Split(self._hosts.index(self._hosts[self.rank]), self.rank)
-        rank, size = node.Get_rank(), node.Get_size()
-        sizes = self.allgather_object([rank, size])
+    def _meet(self, node: Any, sync: Callable[[], object]) -> Host:
+        """Find the ranks of other hosts that will have the same part of a sum."""
+        rank = node.Get_rank()
+        sizes = self.allgather_object([rank, node.Get_size()])
         parts = min(size for _, size in sizes)
         fellows = self._arrays.Split(rank if rank < parts else self._mpi.UNDEFINED, self.rank)
         several = sum(first == 0 for first, _ in sizes) > 1 and fellows != self._mpi.COMM_NULL
-        rows = self._window(BOARD_BYTES)
-        rows[rank].fill(0)
-        self.barrier()
-        window = self._windows[-1]
-        window.Lock_all(self._mpi.MODE_NOCHECK)  # for its Sync
-        board = Board(rows, rank, window.Sync, node.Iprobe)
-        return Host(board, rank, self._carrier(fellows, fellows.Dup()) if several else None, parts)
+        return Host(node, sync, self._carrier(fellows, fellows.Dup()) if several else None, parts)
 
     def _carrier(self, scatter: Any, gather: Any) -> Carrier:
         """Stages of one kind have a communicator of their own: requests enter each in their order, but not both."""
@@ -308,12 +302,6 @@ class MPICommunicator(Communicator):
         else:
             stages = between(self._all, array, transport)
         return Staged(self._staged, self, self._guard.enter(f"allreduce of {what}", self.where), stages)
-
-    def start_tally(self, flags: numpy.ndarray[Any, Any], what: str) -> MPIRequest | Staged:
-        if self._host is None or self._node.Get_size() < self.size or flags.size > FLAGS:
-            return self.start_allreduce(flags, what)
-        operation = self._guard.enter(f"allreduce of {what}", self.where)
-        return Staged(self._staged, self, operation, self._host.board.tally(flags))
 
     def completed(self, operation: Operation) -> None:
         """Told by the requests."""

@@ -17,8 +17,6 @@ Flat = numpy.ndarray[Any, Any]
 
 _BLOCK = 128 << 10  # bytes of each rank that are added at once: they stay in the cache until the sum is copied
 _LINE = 64  # bytes; no two ranks write into one line
-FLAGS = 4096
-BOARD_BYTES = _LINE + 2 * FLAGS
 
 OPEN, SCATTER, GATHER, DONE = range(1, 5)
 """The stages of a request: a later one enters a stage after all earlier ones, as each has its own communicator."""
@@ -75,61 +73,17 @@ class Staged:
         return self._entered
 
 
-class Board:
-    """A counter of every rank of a host and room for flags, in memory that all of them see.
-
-    Cheaper than barriers of MPI, above all where ranks outnumber cores. ``rows``: `BOARD_BYTES` bytes of each rank.
-    ``sync`` orders what is written before and after it; ``progress`` lets MPI work, which others may wait for.
-    """
-
-    def __init__(self, rows: Sequence[Flat], rank: int, sync: Callable[[], object], progress: Callable[[], object]):
-        self._counters = [row[:8].view(numpy.int64).data for row in rows]
-        self._slots = [[row[start:][:FLAGS] for row in rows] for start in (_LINE, _LINE + FLAGS)]
-        self._rank, self._sync, self._progress = rank, sync, progress
-
-    def count(self) -> Reached:
-        """Say that this rank has come one further; the result tells when all others have."""
-        self._sync()
-        self._counters[self._rank][0] += 1
-        return Reached(self, self._counters[self._rank][0])
-
-    def tally(self, flags: Flat) -> Iterator[Stage]:
-        """Stages of the sum of at most `FLAGS` numbers 0 and 1 over the ranks; complete when all have come to it."""
-        rows = [slot[: flags.size] for slot in self._slots[0]]
-        self._slots.reverse()  # a slow rank may still read these when the next tally begins
-        rows[self._rank][:] = flags
-        yield OPEN, self.count
-        numpy.sum(rows, axis=0, out=flags)
-
-    def reached(self, number: int) -> bool:
-        """Whether all ranks have come so far."""
-        if any(counter[0] < number for counter in self._counters):
-            self._progress()
-            return False
-        self._sync()
-        return True
-
-
-class Reached(NamedTuple):
-    """A request, as those of MPI."""
-
-    board: Board
-    number: int
-
-    def Test(self) -> bool:
-        """Whether it is complete."""
-        return self.board.reached(self.number)
-
-
 class Host:
     """The ranks of one host, and those of other hosts that have the same part as this one.
 
-    ``board``: where they meet. ``carrier``: of this rank and its fellows on other hosts; none where there is one
-    host. ``parts``: into how many parts a sum is cut, the same on every host.
+    ``node``: the MPI communicator of the host. ``sync`` orders what is written in shared memory before and after it.
+    ``carrier``: of this rank and its fellows on other hosts; none where there is one host. ``parts``: into how many
+    parts a sum is cut, the same on every host.
     """
 
-    def __init__(self, board: Board, rank: int, carrier: Carrier | None, parts: int) -> None:
-        self.board, self._rank, self._carrier, self._parts = board, rank, carrier, parts
+    def __init__(self, node: Any, sync: Callable[[], object], carrier: Carrier | None, parts: int) -> None:
+        self._node, self._sync, self._carrier, self._parts = node, sync, carrier, parts
+        self._rank: int = node.Get_rank()
 
     def part(self, array: Flat) -> slice:
         """The elements of a flat array that this rank sums; the ranks of a host have all of them between them."""
@@ -142,17 +96,20 @@ class Host:
 
         Complete when this rank has done its part: it is in all ``rows`` then, or unless ``whole`` in its own alone.
         """
-        yield OPEN, self.board.count
+        self._sync()
+        yield OPEN, self._node.Ibarrier
+        self._sync()
         part = self.part(rows[0])
         mine = [row[part] for row in rows]
         targets = mine[1:] if whole else mine[self._rank : self._rank + 1] if self._rank else []
         if self._carrier is None or not mine[0].size:
             add_up(mine, targets)
-            return
-        add_up(mine, ())
-        yield from between(self._carrier, mine[0], transport)
-        for target in targets:
-            numpy.copyto(target, mine[0])
+        else:
+            add_up(mine, ())
+            yield from between(self._carrier, mine[0], transport)
+            for target in targets:
+                numpy.copyto(target, mine[0])
+        self._sync()
 
 
 def add_up(rows: Sequence[Flat], targets: Sequence[Flat]) -> None:
