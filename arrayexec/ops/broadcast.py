@@ -146,7 +146,10 @@ class broadcast_to(_Stretch):
 
 @register_op(aliases=("broadcast_axes",))
 class broadcast_axis(_Stretch):
-    """``out`` = data with each ``axis`` of length 1 repeated ``size`` times; axis may be negative."""
+    """``out`` = data with each ``axis`` of length 1 repeated ``size`` times; axis may be negative.
+
+    A size of 0 is one that the users of ``out`` say, as in MXNet's shapes.
+    """
 
     axis: tuple[int, ...] = ()
     size: tuple[int, ...] = ()
@@ -168,7 +171,8 @@ class broadcast_axis(_Stretch):
         s.data, s.out = like(s.out), like(s.data)
         wanted: list[Any] = [None] * len(s.data)
         for axis, size in zip(self.axis, self.size, strict=True):
-            wanted[axis_in(s, "data", axis, len(wanted))] = size
+            place = axis_in(s, "data", axis, len(wanted))
+            wanted[place] = size or s.out[place]
         _stretch(s, "data", wanted)
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import arrayexec as ax
+from arrayexec import sym
 from arrayexec.dims import ANY, UNKNOWN, from_user
 from arrayexec.errors import AttributeValueError, ShapeError
 from arrayexec.registry import make_op
@@ -186,3 +188,18 @@ def test_axes_come_in_pairs() -> None:
     for axes in ({"lhs_axes": 0}, {"lhs_axes": 0, "rhs_axes": (0, 1)}):
         with pytest.raises(AttributeValueError, match="attribute 'lhs_axes' must name as many axes as 'rhs_axes'"):
             make_op("broadcast_like", axes)
+
+
+def test_a_size_of_0_is_what_the_users_say() -> None:
+    row = sym.expand_dims(sym.broadcast_axis(sym.Variable("y"), axis=0, size=0), axis=1)
+    joined = sym.Concat(sym.ones((5, 1, 3)), row, dim=1)
+    assert joined.infer_shape(y=(1, 3)) == ([(1, 3)], [(5, 2, 3)], [])
+    y = np.array([[1, 2, 4]], np.float32)
+    executor = joined.bind(ax.cpu(), {"y": y}, {"y": np.zeros_like(y)})
+    out = executor.forward(is_train=True)[0]
+    np.testing.assert_array_equal(out[:, 1], np.repeat(y, 5, axis=0))
+    executor.backward(np.ones_like(out))
+    np.testing.assert_array_equal(executor.grad_dict["y"], [[5, 5, 5]])
+    with pytest.raises(ShapeError, match=r"must have 1 or 5 in dim 0, but it is 2"):
+        joined.infer_shape(y=(2, 3))
+    assert sym.broadcast_axis(sym.Variable("y"), axis=0, size=0).infer_shape_partial(y=(1, 3))[1] == [(0, 3)]
