@@ -347,6 +347,15 @@ def _staged(array: Array, where: Context) -> numpy.ndarray[Any, Any]:
     return host
 
 
+def join(contexts: Sequence[Context], use_nccl: bool | str) -> DeviceGroup | None:
+    """The group for an option that is True, False or ``auto`` (where NCCL can serve); None for less than two devices."""
+    if not use_nccl or len(contexts) < 2:
+        return None
+    if use_nccl == "auto" and ({where.device_type for where in contexts} != {"gpu"} or why_not()):
+        return None
+    return DeviceGroup(contexts)
+
+
 class DeviceGroup:
     """The GPUs of this process as one NCCL communicator: a sum or a copy over all of them is one grouped call.
 

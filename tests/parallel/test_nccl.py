@@ -12,7 +12,7 @@ import arrayexec as ax
 from arrayexec.comm import nccl
 from arrayexec.comm.nccl import DeviceGroup
 from arrayexec.context import asnumpy
-from arrayexec.errors import CollectiveError, CollectiveTimeoutError
+from arrayexec.errors import BackendUnavailableError, CollectiveError, CollectiveTimeoutError
 from tests.parallel import fake_nccl
 from tests.parallel.fake_nccl import LifetimeError
 from tests.strict_device import RaceError
@@ -144,6 +144,26 @@ def test_an_error_that_nccl_reports_later_is_raised_by_whatever_comes_next(gpus:
         "  what NCCL itself says about it: run again with NCCL_DEBUG=WARN"
     )
     assert fake_nccl.log[-2:] == [("abort", 0), ("abort", 1)]
+
+
+def test_a_group_is_joined_where_the_option_says_so(gpus: list[ax.Context]) -> None:
+    assert nccl.join(gpus, False) is None
+    assert nccl.join(gpus[:1], True) is None
+    assert nccl.join([ax.cpu(0), ax.cpu(1)], "auto") is None
+    for use_nccl in (True, "auto"):
+        joined = nccl.join(gpus, use_nccl)
+        assert joined is not None
+        assert joined.contexts == tuple(gpus)
+
+
+def test_auto_is_without_nccl_where_there_is_no_library() -> None:
+    remove = fake_nccl.install(2, available=False)
+    try:
+        assert nccl.join([ax.gpu(0), ax.gpu(1)], "auto") is None
+        with pytest.raises(BackendUnavailableError):
+            nccl.join([ax.gpu(0), ax.gpu(1)], True)
+    finally:
+        remove()
 
 
 def test_settings_of_nccl_that_the_user_has_made_stay(gpus: list[ax.Context], monkeypatch: pytest.MonkeyPatch) -> None:
