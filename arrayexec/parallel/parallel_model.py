@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..comm import GradientBuckets
-from ..context import copyto
+from ..context import asnumpy, copyto
 from ..errors import NotBoundError, ParallelizeError, near_miss
 from ..executor import Meeting, bind
 from ..streams import current_seed
@@ -305,10 +305,12 @@ class ParallelModel(ModelState):
         if self.model.optimizer.max_gradient_norm is None:
             return 1.0
         squares = 0.0
-        for _, grad, _, _ in self.master.pieces(self._cuts, ()):
-            for start in range(0, grad.size, 1 << 16):
-                piece = grad[start : start + (1 << 16)].astype(np.float64)
-                squares += float((piece * piece).sum())
+        with self.master.context.enter():
+            for _, grad, _, _ in self.master.pieces(self._cuts, ()):
+                size = 1 << 16 if self.master.context.xp is np else max(grad.size, 1)
+                for start in range(0, grad.size, size):
+                    piece = grad[start : start + size].astype(np.float64)
+                    squares += float(asnumpy((piece * piece).sum()))
         return float(self.model.optimizer.norm_ratio(squares**0.5))
 
     def _assign(self, device: DeviceNet, values: Mapping[str, Any]) -> None:
@@ -318,7 +320,9 @@ class ParallelModel(ModelState):
         graph = Group(list(values.values()))
         held = {**device.params, **device.computed, **device.states}
         held |= {f"{name}_grad": device.gradient(name) for name in self.trained}
-        held |= {n: np.array([rate(self.iteration)], np.float32) for n, rate in self.model.rates.items()}
+        for name, rate in self.model.rates.items():
+            held[name] = device.context.empty((1,), np.float32, "input")
+            copyto(held[name], np.array([rate(self.iteration)], np.float32))
         arguments = graph.list_arguments()
         for name in (*arguments, *values):
             if name not in held:

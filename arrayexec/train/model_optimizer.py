@@ -151,7 +151,7 @@ class ModelOptimizer:
             self._scratch[key] = context.empty((2, size), weight.dtype, "state")
         for start in range(0, flat[0].size, max(size, 1)):
             w, g, *states = (array[start : start + size] for array in flat)
-            a, b = self._scratch[key][:, : w.size]
+            a, b = (self._scratch[key][i, : w.size] for i in range(2))
             yield w, g, dict(zip(state, states, strict=True)), a, b
 
     def rule(self, xp: Any, w: Array, g: Array, state: State, a: Array, b: Array, **factors: float) -> None:
