@@ -348,7 +348,7 @@ def _staged(array: Array, where: Context) -> numpy.ndarray[Any, Any]:
 
 
 def join(contexts: Sequence[Context], use_nccl: bool | str) -> DeviceGroup | None:
-    """The group for an option that is True, False or ``auto`` (where NCCL can serve); None for less than two devices."""
+    """The group for an option that is True, False or ``auto``: where NCCL can serve. None for less than two devices."""
     if not use_nccl or len(contexts) < 2:
         return None
     if use_nccl == "auto" and ({where.device_type for where in contexts} != {"gpu"} or why_not()):
