@@ -66,6 +66,7 @@ class Communicator(ABC):
         It is in ``array`` when this request is complete and a collective that all ranks wait for after it: where
         ``array`` lies in a shared segment, each rank of a host sums its `part`, for all of them, or unless ``whole``
         for itself alone. With ``transport`` (float16 or bfloat16) float32 numbers travel between hosts in 16 bits.
+        Types are not checked (see `check_summable`): called many times a step.
         """
         return self.start_allreduce(array, what)
 

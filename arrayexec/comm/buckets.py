@@ -13,7 +13,7 @@ import numpy
 
 from .. import context
 from ..errors import CollectiveError, UnknownNameError, near_miss
-from .base import Array, Communicator, Request
+from .base import Array, Communicator, Request, check_summable
 
 MAX_BYTES = 8 << 20
 PARTS = 4  # no bucket is larger than this part of all gradients
@@ -121,6 +121,8 @@ class GradientBuckets:
         self.buckets = cut(((n, a.nbytes, a.dtype) for n, a in gradients.items()), places, max_bytes)
         """The buckets, in the order in which they are sent."""
         self._buffers = [_buffer(bucket, gradients, places, segments) for bucket in self.buckets]
+        for i, (buffer, _) in enumerate(self._buffers):
+            check_summable(buffer, f"GradientBuckets: bucket {i}")
         self._shared = any(comm.place(buffer) is not None for buffer, _ in self._buffers)
         self._transport, self._sharded, self._quiet = transport, sharded, False
         comm.agree(self.description(), "gradient buckets")

@@ -292,7 +292,6 @@ class MPICommunicator(Communicator):
     def start_sum(
         self, array: Array, what: str, transport: str | None = None, whole: bool = True
     ) -> MPIRequest | Staged:
-        check_summable(array, f"allreduce of {what}")
         rows = self._everywhere(array)
         stages: Iterator[Stage]
         if rows is not None and self._host is not None:

@@ -33,3 +33,7 @@ def test_sums_have_the_same_bits_from_run_to_run() -> None:
 def test_updates_in_parts_and_local_steps_end_where_whole_ones_do(ranks: int, per_host: int) -> None:
     out = good(run_ranks("shared_updates.py", ranks, env=hosts(per_host)))
     assert "all the same" in out
+
+
+def test_managers_use_shared_memory_where_there_is_room() -> None:
+    assert good(run_ranks("shared_room.py", 2)) == "the same without room\n"
