@@ -19,6 +19,7 @@ from ..errors import ArgumentError, BucketError, DeviceError, NotBoundError, Unk
 from ..executor import check_values
 from ..streams import current_seed
 from .binding import bind_exec, check_arguments
+from .consistency import check_replicas
 from .executor_group import DataParallelExecutorGroup
 from .gradient_sync import Layout, describe_nodes
 from .loading import Described, first_rows, load_data, load_general, load_label
@@ -45,8 +46,9 @@ class DataParallelExecutorManager:
     ranks ``buckets`` (unless ``bucket_keys`` announces them) and ``describe(key)`` → descriptions of data and labels.
     ``comm``: ranks whose gradients are summed. ``drop_pad``: padded rows of a batch are not trained on (default: with
     ranks). ``grad_req='add'`` accumulates over several backwards until ``zero_grad``. Gradients are sums over the rows
-    of all devices and ranks; a loss that divides by the rows of the batch divides by those of its own device. Raises
-    ArgumentError, DeviceError, BucketError, ShapeError, UnknownNameError; PlanMismatchError if ranks disagree.
+    of all devices and ranks; a loss that divides by the rows of the batch divides by those of its own device.
+    ``check_every``: steps after which `check_consistency` is called each time (0: never). Raises ArgumentError,
+    DeviceError, BucketError, ShapeError, UnknownNameError; PlanMismatchError if ranks disagree.
     """
 
     def __init__(
@@ -55,7 +57,7 @@ class DataParallelExecutorManager:
         work_load_list: Sequence[float] | None = None, logger: Any = None,
         sym_gen: Callable[[Any], Any] | None = None, grad_req: str = "write", *,
         comm: Communicator | None = None, bucket_keys: Sequence[Any] | None = None, drop_pad: bool | None = None,
-        max_in_flight: int = 16,
+        max_in_flight: int = 16, check_every: int = 0,
     ) -> None:  # fmt: skip
         self.ctx = [ctx] if isinstance(ctx, Context) else list(ctx)
         if not self.ctx or len(set(self.ctx)) != len(self.ctx) or not all(isinstance(one, Context) for one in self.ctx):
@@ -70,6 +72,7 @@ class DataParallelExecutorManager:
         self.logger = logger if logger is not None else logging.getLogger("arrayexec")
         self.sym_gen = sym_gen
         self.grad_req = grad_req
+        self.check_every = check_every
         self.comm = comm if comm is not None and comm.size > 1 else None
         self.drop_pad = self.comm is not None if drop_pad is None else drop_pad
         self.step = 0
@@ -135,6 +138,7 @@ class DataParallelExecutorManager:
             "grad_req": self.grad_req,
             "drop_pad": self.drop_pad,
             "max_in_flight": max_in_flight,
+            "check_every": self.check_every,
             "seed": current_seed(),  # of masks and of the iterators' order
             "buckets": self._announced,
             "batches an epoch": getattr(train_data, "num_batches", None),
@@ -382,23 +386,37 @@ class DataParallelExecutorManager:
     def update(self, updater: Any) -> None:
         """Apply ``updater(name, gradient, parameter)`` once a parameter, to gradients summed over devices and ranks.
 
-        Parameters that nobody used since the last update are left alone, as are fixed gammas.
+        Parameters that nobody used since the last update are left alone, as are fixed gammas. An updater that has
+        ``accepts`` is shown all gradients first, and none is applied if it says no.
         """
         if self._summed is None:
             raise NotBoundError("update: run backward first")
         if self.comm is not None and not self._updated:  # another learning rate on one rank would let parameters drift
             options = getattr(getattr(updater, "optimizer", updater), "__dict__", {})
             simple = {n: v for n, v in sorted(options.items()) if v is None or isinstance(v, int | float | str)}
-            self.comm.agree(simple, "the optimizer")
+            scale = getattr(updater, "loss_scale", None)
+            self.comm.agree(simple | ({} if scale is None else {"loss_scale": scale.scale}), "the optimizer")
         self._updated = True
         if not self._summed:
             self._sum()
         lead = self._replicas.lead
-        for name in self._used:
+        accepts = getattr(updater, "accepts", None)
+        taken = accepts is None or accepts([lead.gradients[name] for name in self._used])
+        for name in self._used if taken else ():
             updater(name, lead.gradients[name], lead.parameters[name])
             self._replicas.write("parameters", name, lead.parameters[name], "the update")
         if self.comm is not None:
             self.comm.first_step_done()
+        if self.check_every and self.step % self.check_every == 0:
+            self.check_consistency()
+
+    def check_consistency(self) -> None:
+        """Compare the parameters of all devices and ranks by their bits; collective.
+
+        Raises InconsistentReplicaError on all ranks, naming the first parameter that differs.
+        """
+        held = {str(store.context): store.parameters for store in self.stores}
+        check_replicas(held, self.comm, f"after {self.step} steps")
 
     def zero_grad(self) -> None:
         """Set all gradients to zero (accumulation with ``grad_req='add'``)."""
