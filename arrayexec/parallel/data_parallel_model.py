@@ -24,7 +24,7 @@ def parallelize(
     max_concurrent_distributed_ops: int = 16, cpu_device: bool = False, ideep: bool = False,
     num_threads_per_device: int = 4, shared_model: bool = False, combine_spatial_bn: bool | str = False,
     barrier_net_timeout_sec: float = 300, *, loss_weighting: str = "devices",
-    plan_hook_fun: Builder | None = None,
+    uneven: str = "error", plan_hook_fun: Builder | None = None,
 ) -> ParallelModel:  # fmt: skip
     """Build a model on every device and give what trains them together (without an update: what runs them).
 
@@ -50,7 +50,8 @@ def parallelize(
     ``shared_model``: devices share the master's parameters (processors only). ``combine_spatial_bn``: statistics of
     all devices and ranks together; ``"host"``: of the devices of a rank. ``barrier_net_timeout_sec``: how long a run
     waits for ranks that have not begun theirs. ``loss_weighting``: ``"devices"`` counts every device alike,
-    ``"samples"`` by its rows.
+    ``"samples"`` by its rows. ``uneven``: what a run does where readers of some ranks are at their end: ``"error"``
+    raises StopIteration there, ``"drop"`` on all ranks, ``"join"`` goes on with those that have a batch until none has.
 
     Raises ParallelizeError and its kin (DeviceError, RendezvousError, AlreadyParallelizedError), ArgumentError for what
     is no model or no function, BackendUnavailableError without a GPU unless ``cpu_device``.
@@ -64,6 +65,7 @@ def parallelize(
         max_concurrent_distributed_ops=max_concurrent_distributed_ops, num_threads_per_device=num_threads_per_device,
         shared_model=shared_model, combine_spatial_bn=combine_spatial_bn,
         barrier_net_timeout_sec=barrier_net_timeout_sec, loss_weighting=loss_weighting,
+        uneven=uneven,
     )  # fmt: skip
 
 

@@ -29,6 +29,8 @@ class Feeder:
         self._title, self._devices, self._comm = title, devices, comm
         self._fed: dict[str, Array] = {}
         self._start: int | None = None
+        self.last: list[dict[str, Array]] = []
+        """The inputs of the last step."""
 
     @staticmethod
     def input(device: DeviceNet, name: str) -> Input:
@@ -72,6 +74,7 @@ class Feeder:
                     inputs[name] = np.asarray(batches[reader][place])
                 elif name not in inputs:
                     raise NotBoundError(f"run: the input '{name}' of '{self._title}' has no values: feed it")
+        self.last = found
         return found
 
     def known(self, device: DeviceNet) -> dict[str, Any] | None:

@@ -51,6 +51,7 @@ class Options:
     combine_spatial_bn: bool | str
     barrier_net_timeout_sec: float
     loss_weighting: str
+    uneven: str
 
     def agreed(self) -> dict[str, object]:
         """What must be the same on every rank."""
@@ -203,6 +204,7 @@ _DEFAULTS: Mapping[str, Any] = {
     "broadcast_computed_params": True, "optimize_gradient_memory": False, "dynamic_memory_management": False,
     "blobs_to_keep": None, "use_nccl": False, "max_concurrent_distributed_ops": 16, "num_threads_per_device": 4,
     "shared_model": False, "combine_spatial_bn": False, "barrier_net_timeout_sec": 300, "loss_weighting": "devices",
+    "uneven": "error",
 }  # fmt: skip
 
 
@@ -217,6 +219,12 @@ def check_options(
     _one_of("combine_spatial_bn", given["combine_spatial_bn"], (True, False, "host"))
     _one_of("use_nccl", given["use_nccl"], (True, False, "auto"))
     _one_of("loss_weighting", given["loss_weighting"], ("devices", "samples"))
+    _one_of("uneven", given["uneven"], ("error", "join", "drop"))
+    if given["uneven"] == "join" and given["combine_spatial_bn"] is True:
+        raise ParallelizeError(
+            "parallelize: a rank without a batch has no statistics to combine: take uneven='drop', or "
+            "combine_spatial_bn='host'"
+        )
     for name in ("max_concurrent_distributed_ops", "num_threads_per_device"):
         _at_least_one(name, given[name])
     timeout = given["barrier_net_timeout_sec"]

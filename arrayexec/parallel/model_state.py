@@ -54,7 +54,7 @@ class ModelState:
         self.iteration = 0
         memory = (options.dynamic_memory_management, options.optimize_gradient_memory)
         scope = "outputs" if memory[0] else "forward" if memory[1] else "all"
-        loose = memory[0] and model.optimizer is not None and self.comm is None
+        loose = memory[0] and model.optimizer is not None and self.comm is None and not options.use_nccl
         self.devices = [
             DeviceNet(model.nets[prefix], context, model.groups, scope, options.blobs_to_keep, loose)
             for prefix, context in zip(options.prefixes, options.contexts, strict=True)

@@ -44,7 +44,8 @@ class ParallelModel(ModelState):
         self._plan_hook = plan_hook
         self._buckets: GradientBuckets | None = None
         self._rows: list[int] = []
-        self._bound = False
+        self._bound = self._absent = False
+        self._group: Any = None  # GPUs that NCCL joins
         self._lock = threading.Lock()
 
     # --- start -------------------------------------------------------------------------------------------------
@@ -84,6 +85,10 @@ class ParallelModel(ModelState):
         self._started = True
         if lender is None:
             self.sync_parameters()
+        if self.comm is None and options.use_nccl and options.trains and self.reduces:
+            from ..comm.nccl import join
+
+            self._group = join(options.contexts, options.use_nccl)
         if self.comm is not None and self.trained and self.reduces:
             flat = [cut.of(self.master.blocks["gradient"]) for cut in self._cuts]
             self._buckets = GradientBuckets(
@@ -167,15 +172,16 @@ class ParallelModel(ModelState):
             self.comm.barrier()
 
     def _step(self) -> None:
-        batches = self._feeder.batches()
+        batches = self._next_batches()
         self._bind(
             [
                 {n: (tuple(a.shape), self._feeder.input(device, n).dtype) for n, a in inputs.items()}
                 for device, inputs in zip(self.devices, batches, strict=True)
             ]
         )
-        self._rows = [max((len(a) for a in inputs.values() if a.ndim), default=0) for inputs in batches]
-        starts = np.cumsum([self._feeder.first_row(sum(self._rows)), *self._rows])
+        rows = [max((len(a) for a in inputs.values() if a.ndim), default=0) for inputs in batches]
+        self._rows = [0] * len(rows) if self._absent else rows
+        starts = np.cumsum([self._feeder.first_row(sum(rows)), *rows])
         for device, inputs, start in zip(self.devices, batches, starts, strict=False):
             executor: Any = device.executor
             executor.first_row, executor.step = int(start), self.iteration
@@ -183,9 +189,13 @@ class ParallelModel(ModelState):
             for name, array in inputs.items():
                 copyto(arrays[name], array)
         trains = self.options.trains
+        before = [{n: a.copy() for n, a in d.computed.items()} for d in self.devices] if self._absent else []
         self._walk(lambda executor, _: executor.stages(True, trains))
         if not trains:
             return
+        for device, computed in zip(self.devices, before, strict=False):
+            for name, array in computed.items():
+                copyto(device.computed[name], array)
         self.iteration += 1
         heads = [self._heads(*pair) for pair in zip(self.devices, self._seeds(), strict=True)]
         self._arrived = dict.fromkeys(self.trained, 0)
@@ -201,10 +211,28 @@ class ParallelModel(ModelState):
         if self.check_every and self.iteration % self.check_every == 0:
             self.check_consistency()
 
+    def _next_batches(self) -> list[dict[str, Array]]:
+        """The inputs of the next step. Raises StopIteration when readers are at their end; see ``uneven``."""
+        try:
+            found = self._feeder.batches()
+        except StopIteration:
+            if self.comm is None or self.options.uneven == "error":
+                raise
+            found = []
+        self._absent = False
+        if self.comm is not None and self.options.uneven != "error":
+            count = np.array([bool(found)], np.int64)
+            self.comm.allreduce(count)
+            if not count[0] or (self.options.uneven == "drop" and count[0] < self.comm.size):
+                raise StopIteration
+            if not found:  # takes part with its last batch, which counts for nothing
+                self._absent, found = True, self._feeder.last
+        return found
+
     def _seeds(self) -> list[float]:
         """What the gradient of each device's losses begins with: 1, or its share of the rows times all devices."""
         if self.options.loss_weighting == "devices":
-            return [1.0] * len(self.devices)
+            return [float(not self._absent)] * len(self.devices)
         total, parts = np.array([sum(self._rows), len(self.devices)], np.float64), len(self.devices)
         if self.comm is not None:
             self.comm.allreduce(total)
@@ -269,6 +297,14 @@ class ParallelModel(ModelState):
             return
         if self._buckets is not None:
             self._buckets.finish()
+        elif self._group is not None:
+            if self.master.loose:
+                parts = [[device.gradient(name) for device in self.devices] for name in self.trained]
+            else:
+                parts = [[cut.of(device.blocks["gradient"]) for device in self.devices] for cut in self._cuts]
+            for arrays in parts:
+                self._group.allreduce(arrays)
+            return
         else:
             for name in self.trained if len(self.devices) > 1 else ():
                 self._add_up(name)

@@ -30,6 +30,7 @@ recorder = Recorder(
         },
         "parallel/parallel_model.py": {
             "raise error": "tests/parallel/test_parallelize.py::test_an_exception_on_a_device_says_which",
+            "raise StopIteration": "tests/parallel/test_parallelize_ranks.py::test_readers_that_end_at_different_times",
         },
     },
 )
@@ -153,6 +154,8 @@ recorder.cases(
     combine_of_another_kind=lambda: make(combine_spatial_bn="hosts"),
     nccl_on_processors=lambda: make(use_nccl=True),
     weighting_of_another_kind=lambda: make(loss_weighting="rows"),
+    uneven_of_another_kind=lambda: make(uneven="skip"),
+    joining_without_statistics=lambda: make(uneven="join", combine_spatial_bn=True),
     threads_of_another_kind=lambda: make(num_threads_per_device=0),
     timeout_of_another_kind=lambda: make(barrier_net_timeout_sec=0),
     keep_is_a_text=lambda: make(dynamic_memory_management=True, blobs_to_keep="loss"),

@@ -192,6 +192,27 @@ def test_a_device_scope_puts_nodes_on_another_context() -> None:
     assert [str(context) for context in model.master.executor.contexts] == ["cpu(0)", "cpu(7)"]
 
 
+def test_gradients_that_a_group_of_gpus_sums() -> None:
+    """What NCCL does on GPUs: each array becomes the sum of all; here by hand."""
+
+    class Group:
+        calls = 0
+
+        def allreduce(self, arrays: Any) -> None:
+            self.calls += 1
+            total = sum(np.array(array) for array in arrays)
+            for array in arrays:
+                array[...] = total
+
+    wanted = fed(build("adam", [0, 1])).run(3)
+    model = fed(build("adam", [0, 1]))
+    model._group = Group()
+    model.run(3)
+    assert Group.calls + model._group.calls >= 3
+    for name in wanted.trained:
+        np.testing.assert_array_equal(model.blob(name, 1), wanted.blob(name, 1))
+
+
 def test_an_exception_on_a_device_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
     model = fed(build("sgd", [0, 1, 2])).run()
 

@@ -22,3 +22,10 @@ def test_a_run_names_the_rank_that_does_not_come() -> None:
     assert run.code != 0
     assert "BarrierTimeoutError: rank 1 is missing in barrier (step 2 of the model 'sgd'): rank 0 has waited for 1 s" in run.err
     assert run.after("late at") < 1 + 5
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("uneven", ["drop", "join"])
+def test_readers_that_end_at_different_times(uneven: str, devices: int) -> None:
+    run = run_ranks("parallelized_uneven.py", 2, uneven, devices, timeout=60)
+    assert (run.code, run.out, run.err) == (0, "", "")
