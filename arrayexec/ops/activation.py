@@ -179,22 +179,23 @@ class LeakyReLU(Op):
         kind, random = s.dtype("data"), self.act_type == "rrelu"
         noise = (s.data[0], width(math.prod(s.data[1:]))) if random else (0, 0)
         gelu = s.data if self.act_type == "gelu" else (0,)
+        exact = WIDE.get(kind.name, kind) if self.act_type == "gelu" else kind  # erf loses two bits of 16 on the way
         return {
-            "below": (s.data, kind), "above": (s.data, "bool"), "noise": (noise, "float32"),
-            "root": (gelu, kind), "scratch": (gelu, kind),
+            "below": (s.data, exact), "above": (s.data, "bool"), "noise": (noise, "float32"),
+            "root": (gelu, exact), "scratch": (gelu, exact), "spare": (gelu, exact),
         }  # fmt: skip
 
     def forward(
         self, xp: Any, is_train: bool, rng: Any, data: Any, gamma: Any, out: Any, mask: Any, below: Temp, above: Temp,
-        noise: Temp, root: Temp, scratch: Temp,
+        noise: Temp, root: Temp, scratch: Temp, spare: Temp,
     ) -> None:  # fmt: skip
         match self.act_type:
             case "gelu":
                 xp.multiply(data, math.sqrt(0.5), out=root)
-                erf(xp, root, out, below, scratch)
-                xp.add(out, 1, out=out)
-                xp.multiply(out, data, out=out)
-                xp.multiply(out, 0.5, out=out)
+                erf(xp, root, below, spare, scratch)
+                xp.add(below, 1, out=below)
+                xp.multiply(below, data, out=below)
+                xp.multiply(below, 0.5, out=out, casting="same_kind")
                 return
             case "leaky":  # the line of slope lies above or below the diagonal on the right side of 0
                 xp.multiply(data, self.slope, out=below)
@@ -237,7 +238,7 @@ class LeakyReLU(Op):
 
     def backward(
         self, xp: Any, dout: Any, data: Any, out: Any, gamma: Any, mask: Any, ddata: Any, dgamma: Any, below: Temp,
-        above: Temp, root: Temp, scratch: Temp,
+        above: Temp, root: Temp, scratch: Temp, spare: Temp,
     ) -> None:  # fmt: skip
         if dgamma is not None:
             xp.minimum(data, 0, out=below)
@@ -254,7 +255,7 @@ class LeakyReLU(Op):
                 return
             case "gelu":  # Φ(x) + x φ(x)
                 xp.multiply(data, math.sqrt(0.5), out=root)
-                erf(xp, root, below, ddata, scratch)
+                erf(xp, root, below, spare, scratch)
                 xp.add(below, 1, out=below)
                 xp.multiply(root, root, out=scratch)
                 xp.negative(scratch, out=scratch)

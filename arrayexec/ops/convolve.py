@@ -99,7 +99,7 @@ def sum_bias(xp: Any, dout: Array, dbias: Array, last: bool) -> None:
     """``dbias`` = sum of ``dout`` over all but its channels."""
     channel = dout.ndim - 1 if last else 1
     others = tuple(axis for axis in range(dout.ndim) if axis != channel)
-    xp.sum(dout, axis=others, dtype=wide(dbias.dtype), out=dbias)
+    dbias[...] = xp.sum(dout, axis=others, dtype=wide(dbias.dtype))  # with out= it would be rounded again and again
 
 
 def _filters(xp: Any, g: Columns, weight: Array, matrix: Array) -> Array:

@@ -290,7 +290,7 @@ def sum_to(xp: Any, source: Any, target: Any, total: Any) -> None:
 
 def total_for(kind: Any, result: tuple[int, ...], *targets: tuple[int, ...]) -> tuple[tuple[int, ...], Any]:
     """Scratch of :func:`sum_to` for targets stretched to ``result``: 16-bit numbers are summed in 32 bits."""
-    if kind != np.float16:
+    if kind.kind not in "fV" or kind.itemsize > 2:  # V: another package's bfloat16
         return (0,), kind
     return (max(math.prod(shape) if shape != result else 0 for shape in targets),), np.float32
 

@@ -270,7 +270,9 @@ class khatri_rao(Op):
             s.args = tuple((rows if i in unknown else UNKNOWN, UNKNOWN) for i in range(len(s.args)))
 
     def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
-        return {"product": (s.out, s.dtype("out"))}
+        kind = wide(s.dtype("out"))  # a narrow result would be rounded again and again while it is summed
+        largest = 0 if kind == s.dtype("out") else max(math.prod(shape) for shape in s.args)
+        return {"product": (s.out, kind), "total": ((largest,), kind)}
 
     def forward(self, xp: Any, args: Many, out: Array) -> None:
         first, *others = _spread(args)
@@ -279,7 +281,7 @@ class khatri_rao(Op):
         for array in others:
             xp.multiply(view, array, out=view)
 
-    def backward(self, xp: Any, dout: Array, args: Many, dargs: Many, product: Temp) -> None:
+    def backward(self, xp: Any, dout: Array, args: Many, dargs: Many, product: Temp, total: Temp) -> None:
         spread, shape = _spread(args), (*(len(array) for array in args), dout.shape[1])
         view = product.reshape(shape)
         for place, gradient in enumerate(dargs):
@@ -290,7 +292,10 @@ class khatri_rao(Op):
                 if other != place:
                     xp.multiply(view, array, out=view)
             axes = tuple(axis for axis in range(len(args)) if axis != place)
-            xp.sum(view, axis=axes, dtype=wide(gradient.dtype), out=gradient)
+            place = total[: gradient.size].reshape(gradient.shape) if total.size else gradient
+            xp.sum(view, axis=axes, dtype=place.dtype, out=place)
+            if place is not gradient:
+                xp.copyto(gradient, place, casting="same_kind")
 
 
 def _spread(args: Sequence[Array]) -> list[Array]:
@@ -389,20 +394,19 @@ class _Triangle(Op):
         side = size - beyond
         setattr(s, vector, stacked(lead, side * (side + 1) // 2))
 
-    def _rows(self: Any, size: int) -> Iterable[tuple[int, slice, slice]]:
-        """Row of the matrix, its columns in the triangle, and where they lie in the vector."""
-        side, place = size - abs(self.offset), 0
+    def _lines(self: Any, size: int) -> Iterable[tuple[tuple[Any, ...], slice]]:
+        """A row of the lower triangle or a column of the upper one in the matrix, and where it lies in the vector."""
+        beyond, place = abs(self.offset), 0
         below = self.offset < 0 or (self.offset == 0 and self.lower)
-        for line in range(side):
-            count = line + 1 if below else side - line
-            start = 0 if below else line + self.offset
-            yield line - min(self.offset, 0), slice(start, start + count), slice(place, place + count)
-            place += count
+        for line in range(size - beyond):
+            places = (line + beyond, slice(line + 1)) if below else (slice(line + 1), line + beyond)
+            yield (..., *places), slice(place, place + line + 1)
+            place += line + 1
 
 
 @register_op(aliases=("linalg_extracttrian",))
 class _linalg_extracttrian(_Triangle):
-    """``out`` = a triangle of A, row by row: A (…, n, n), out (…, m(m+1)/2) with m = n - |offset|.
+    """``out`` = a triangle of A, a lower one row by row, an upper one column by column: A (…, n, n), out (…, m(m+1)/2) with m = n - |offset|.
 
     The lower triangle, or the upper one without ``lower``; from the diagonal ``offset`` on, upwards if it is positive
     and downwards if it is negative, whatever ``lower`` says.
@@ -422,13 +426,13 @@ class _linalg_extracttrian(_Triangle):
         self._infer(s, "out", "A")
 
     def forward(self, xp: Any, A: Array, out: Array) -> None:
-        for row, columns, places in self._rows(A.shape[-1]):
-            xp.copyto(out[..., places], A[..., row, columns])
+        for line, places in self._lines(A.shape[-1]):
+            xp.copyto(out[..., places], A[line])
 
     def backward(self, xp: Any, dout: Array, dA: Array) -> None:
         dA.fill(0)
-        for row, columns, places in self._rows(dA.shape[-1]):
-            xp.copyto(dA[..., row, columns], dout[..., places])
+        for line, places in self._lines(dA.shape[-1]):
+            xp.copyto(dA[line], dout[..., places])
 
 
 @register_op(aliases=("linalg_maketrian",))
@@ -445,9 +449,9 @@ class _linalg_maketrian(_Triangle):
 
     def forward(self, xp: Any, A: Array, out: Array) -> None:
         out.fill(0)
-        for row, columns, places in self._rows(out.shape[-1]):
-            xp.copyto(out[..., row, columns], A[..., places])
+        for line, places in self._lines(out.shape[-1]):
+            xp.copyto(out[line], A[..., places])
 
     def backward(self, xp: Any, dout: Array, dA: Array) -> None:
-        for row, columns, places in self._rows(dout.shape[-1]):
-            xp.copyto(dA[..., places], dout[..., row, columns])
+        for line, places in self._lines(dout.shape[-1]):
+            xp.copyto(dA[..., places], dout[line])
