@@ -36,7 +36,7 @@ FAMILIES: dict[str, str] = {
     "attention": "_contrib_div_sqrt_dim _contrib_interleaved_matmul_selfatt_qk "
     "_contrib_interleaved_matmul_selfatt_valatt _contrib_interleaved_matmul_encdec_qk "
     "_contrib_interleaved_matmul_encdec_valatt",
-    "amp": "amp_cast amp_multicast all_finite multi_all_finite",
+    "amp": "amp_cast amp_multicast _scale_gradient all_finite multi_all_finite",
     "local_norm": "L2Normalization LRN",
     "random": "Dropout",
     "random_number": "uniform normal _random_uniform random_uniform _random_uniform_like _random_normal "

@@ -1,4 +1,4 @@
-"""What mixed precision adds to a network: casts between floating types, and whether all values are finite."""
+"""What mixed precision adds to a network: casts between floating types, a scale of gradients, whether all is finite."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import AttributeValueError
-from ..registry import Many, Op, Temp, register_op
+from ..registry import Many, Op, Sample, Temp, register_op
 
 Array = Any
 
@@ -84,6 +84,33 @@ class amp_multicast(Op):
         for source, target in zip(dout, ddata, strict=True):
             if target is not None:
                 xp.copyto(target, source, casting="same_kind")
+
+
+@register_op
+class _scale_gradient(Op):
+    """``out = data``; what flows back is multiplied by the state ``scale`` (1,), float32; 0 counts as 1."""
+
+    aux = ("scale",)
+    inplace = {"out": "data", "ddata": "dout"}  # noqa: RUF012
+    examples = ({"data": (2, 3), "scale": Sample((1,), 1, 1)},)  # 1: the gradient of what is computed
+
+    def infer(self, s: Any) -> None:
+        s.out = s.data
+        s.data = s.out
+        s.scale = (1,)
+
+    def types(self, t: Any) -> None:
+        t.out = t.data
+        t.data = t.out
+        t.scale = "float32"
+        if t.data is not None and not _floating(t.data):
+            t.fail("data", f"must be of a floating type, but it is {t.data.name}")
+
+    def forward(self, xp: Any, data: Array, scale: Array, out: Array) -> None:
+        xp.copyto(out, data)
+
+    def backward(self, xp: Any, dout: Array, scale: Array, ddata: Array) -> None:
+        xp.multiply(dout, xp.where(scale == 0, 1, scale), out=ddata, casting="same_kind")
 
 
 class _Finite(Op):

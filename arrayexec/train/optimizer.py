@@ -15,6 +15,7 @@ import numpy
 from ..context import Array, Context, asnumpy, context_of, copyto
 from ..errors import AttributeValueError, CheckpointError, ShapeError
 from ..executor import note_write
+from .loss_scale import DynamicLossScale
 from .lr_scheduler import LRScheduler
 from .options import made
 
@@ -43,19 +44,19 @@ def create(name: str | Optimizer, **options: Any) -> Optimizer:
 
 
 class Scratch:
-    """Two arrays for every device and type; they grow to the largest piece asked for, then stay."""
+    """A few arrays for every device and type; they grow to the largest piece asked for, then stay."""
 
     def __init__(self) -> None:
         self._buffers: dict[tuple[Context, Any], Array] = {}
 
-    def pair(self, context: Context, shape: tuple[int, ...], dtype: Any) -> tuple[Array, Array]:
-        """Two arrays with arbitrary values."""
+    def arrays(self, context: Context, count: int, shape: tuple[int, ...], dtype: Any) -> list[Array]:
+        """``count`` arrays with arbitrary values."""
         size = math.prod(shape)
         buffer = self._buffers.get((context, dtype))
-        if buffer is None or buffer.shape[1] < size:
-            buffer = context.empty((2, size), dtype, "state")
+        if buffer is None or buffer.shape[0] < count or buffer.shape[1] < size:
+            buffer = context.empty((count, size), dtype, "state")
             self._buffers[context, dtype] = buffer
-        return buffer[0, :size].reshape(shape), buffer[1, :size].reshape(shape)
+        return [buffer[i, :size].reshape(shape) for i in range(count)]
 
 
 class Optimizer:
@@ -67,7 +68,8 @@ class Optimizer:
     named parameters except those that end in ``_weight`` or ``_gamma``. Names of indices come from
     ``param_idx2name``. Multipliers come, the later the stronger, from ``sym`` (its attributes
     ``__lr_mult__`` and ``__wd_mult__``), `set_lr_mult` and `set_wd_mult`, ``param_dict`` (objects with
-    ``lr_mult`` and ``wd_mult``). ``multi_precision`` keeps a float32 master of 16-bit parameters.
+    ``lr_mult`` and ``wd_mult``). Rules compute in float32 for 16-bit parameters; ``multi_precision`` also keeps a
+    float32 master of each, and float32 states: without, what is smaller than a parameter's last bit is lost.
 
     A subclass names its `state_names` and gives `rule`.
     """
@@ -169,15 +171,34 @@ class Optimizer:
         arrays = [weight, grad, *state.values()]
         small = xp is not numpy or weight.size <= _PIECE
         if small or not all(array.flags.c_contiguous for array in arrays):
-            self.rule(xp, weight, grad, state, *scratch.pair(context, weight.shape, weight.dtype), **factors)
+            self._piece(context, weight, grad, state, scratch, factors)
             return
         weight, grad, *states = (array.reshape(-1) for array in arrays)
-        a, b = scratch.pair(context, (_PIECE,), weight.dtype)
         for start in range(0, weight.size, _PIECE):
             piece = slice(start, start + _PIECE)
-            w = weight[piece]
             pieces = {name: array[piece] for name, array in zip(state, states, strict=True)}
-            self.rule(xp, w, grad[piece], pieces, a[: w.size], b[: w.size], **factors)
+            self._piece(context, weight[piece], grad[piece], pieces, scratch, factors)
+
+    def _piece(
+        self,
+        context: Context,
+        weight: Array,
+        grad: Array,
+        state: State,
+        scratch: Scratch,
+        factors: dict[str, float],
+    ) -> None:
+        xp, shape = context.xp, weight.shape
+        if weight.dtype.kind not in "fV" or weight.dtype.itemsize > 2:
+            self.rule(xp, weight, grad, state, *scratch.arrays(context, 2, shape, weight.dtype), **factors)
+            return
+        held = [weight, *state.values()]
+        a, b, *wide = scratch.arrays(context, 2 + len(held), shape, numpy.dtype(numpy.float32))
+        for source, target in zip(held, wide, strict=True):
+            xp.copyto(target, source)
+        self.rule(xp, wide[0], grad, dict(zip(state, wide[1:], strict=True)), a, b, **factors)
+        for source, target in zip(wide, held, strict=True):
+            xp.copyto(target, source, casting="same_kind")
 
     def _has_master(self, weight: Array) -> bool:
         return self.multi_precision and weight.dtype.itemsize == 2
@@ -351,10 +372,14 @@ class Adam(Optimizer):
 
 
 class Updater:
-    """Applies an optimizer and keeps the state of every parameter; ``updater(key, grad, weight)``."""
+    """Applies an optimizer and keeps the state of every parameter; ``updater(key, grad, weight)``.
 
-    def __init__(self, optimizer: Optimizer) -> None:
+    With a ``loss_scale`` gradients are divided by it, and `accepts` says whether an update may be made at all.
+    """
+
+    def __init__(self, optimizer: Optimizer, loss_scale: DynamicLossScale | None = None) -> None:
         self.optimizer = optimizer
+        self.loss_scale = loss_scale
         self.states: dict[Key, State] = {}
         self._loaded: dict[Key, Mapping[str, Any]] = {}
         self._scratch = Scratch()
@@ -364,13 +389,27 @@ class Updater:
         state = self.states.get(key)
         if state is None:
             state = self.states[key] = self._first_state(key, weight)
-        self.optimizer.update(key, weight, grad, state, self._scratch)
+        factor = self.optimizer.rescale_grad
+        if self.loss_scale is not None:
+            self.optimizer.rescale_grad = factor / self.loss_scale.used
+        try:
+            self.optimizer.update(key, weight, grad, state, self._scratch)
+        finally:
+            self.optimizer.rescale_grad = factor
         note_write(weight, "the update")
 
+    def accepts(self, grads: Iterable[Array]) -> bool:
+        """Whether an update by all these gradients of one step may be made; once a step, before the first of them.
+
+        Moves the loss scale; always true without one.
+        """
+        return self.loss_scale is None or self.loss_scale.accepts(grads)
+
     def update_all(self, keys: Iterable[Key], grads: Sequence[Array], weights: Sequence[Array]) -> None:
-        """Update several parameters in place."""
-        for key, grad, weight in zip(keys, grads, weights, strict=True):
-            self(key, grad, weight)
+        """Update all parameters of a step in place, or none where the gradients are not accepted."""
+        if self.accepts(grads):
+            for key, grad, weight in zip(keys, grads, weights, strict=True):
+                self(key, grad, weight)
 
     def get_states(self) -> dict[str, Any]:
         """Everything that resuming needs: the states as NumPy copies, the counts of updates."""
@@ -383,6 +422,7 @@ class Updater:
             "num_update": self.optimizer.num_update,
             "counts": dict(self.optimizer.update_counts),
             "states": self._loaded | states,
+            **({} if self.loss_scale is None else {"loss_scale": self.loss_scale.get_state()}),
         }
 
     def set_states(self, saved: Mapping[str, Any]) -> None:
@@ -407,6 +447,8 @@ class Updater:
         self.optimizer.update_counts = dict(saved["counts"])
         self.states = {}
         self._loaded = dict(saved["states"])
+        if self.loss_scale is not None and "loss_scale" in saved:
+            self.loss_scale.set_state(saved["loss_scale"])
 
     def _first_state(self, key: Key, weight: Array) -> State:
         state = self.optimizer.create_state(key, weight)
@@ -427,6 +469,6 @@ class Updater:
         return state
 
 
-def get_updater(optimizer: Optimizer) -> Updater:
+def get_updater(optimizer: Optimizer, loss_scale: DynamicLossScale | None = None) -> Updater:
     """A function ``updater(key, grad, weight)`` that keeps the optimizer's states."""
-    return Updater(optimizer)
+    return Updater(optimizer, loss_scale)
