@@ -1,8 +1,12 @@
-"""Checks of element types: float16 and float32 beside float64, whole numbers, values of the smallest types."""
+"""Checks of element types: 16 bits beside 32, float32 beside float64, whole numbers, long sums."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import importlib
+import importlib.util
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -11,29 +15,42 @@ from .bodies import unequal, with_rows
 from .naive import Array
 from .trial import Outcome, Trial
 
+SMALLEST = 2.0**-24  # of float16
 MANY_ROWS = 4096  # a sum of as many float16 values near 1 stops growing at 2048 if it runs in float16
 
 
+@functools.cache
+def sixteen_bits() -> Mapping[Any, float]:
+    """The 16-bit types that there are, and the error allowed them, in parts of the largest value.
+
+    bfloat16 is there if ml_dtypes is installed.
+    """
+    found: dict[Any, float] = {np.dtype(np.float16): 2.0**-9}
+    if importlib.util.find_spec("ml_dtypes") is not None:
+        found[np.dtype(importlib.import_module("ml_dtypes").bfloat16)] = 2.0**-6
+    return found
+
+
 def check_types(trial: Trial) -> Iterator[str]:
-    """float16 and float32 agree with float64 within their precision; free inputs may hold whole numbers."""
+    """float32 agrees with float64, 16-bit types with float32 of the same values; free inputs may hold whole numbers."""
     want = trial.outcome().named()
-    for kind, tolerance in ((np.float32, 2e-5), (np.float16, 2e-2)):
+    single = Trial(trial.cls, trial.example, np.float32)
+    for name, found in single.outcome().named().items():
+        expected, scale = want[name], 1.0
+        if found.dtype.kind == "f":
+            with np.errstate(over="ignore"):
+                expected = expected.astype(found.dtype).astype(np.float64)
+            scale = _largest(expected)
+        text = unequal({name: found.astype(np.float64)}, {name: expected.astype(np.float64)}, 2e-5, 2e-5 * scale)
+        if text:
+            yield f"float32 is not within 2e-05 of float64: {text}"
+            break
+    for kind, tolerance in sixteen_bits().items():
         try:
             small = Trial(trial.cls, trial.example, kind)
         except TypeInferenceError:
             continue
-        for name, found in small.outcome().named().items():
-            expected, scale = want[name], 1.0
-            if found.dtype.kind == "f":
-                with np.errstate(over="ignore"):
-                    expected = expected.astype(found.dtype).astype(np.float64)
-                scale = float(np.abs(expected[np.isfinite(expected)]).max(initial=0.0))
-            text = unequal(
-                {name: found.astype(np.float64)}, {name: expected.astype(np.float64)}, tolerance, tolerance * scale
-            )
-            if text:
-                yield f"{np.dtype(kind).name} is not within {tolerance} of float64: {text}"
-                break
+        yield from _check_small(small, single, tolerance)
     whole = [name for name in trial.op.no_gradient if name in trial.samples and trial.samples[name].integer]
     for name in whole:
         arrays = trial.arrays()
@@ -43,34 +60,60 @@ def check_types(trial: Trial) -> Iterator[str]:
             yield f"{name} as int32 gives other numbers: {text}"
 
 
+def _check_small(small: Trial, single: Trial, tolerance: float) -> Iterator[str]:
+    """16-bit data give what float32 gives for the same values, within ``tolerance`` of the largest."""
+    text = _differs(small, single, small.heads(), tolerance)
+    if text:
+        yield f"{small.dtype.name} is not within {tolerance} of the largest value of float32: {text}"
+
+
+def _differs(small: Trial, single: Trial, heads: list[Array], tolerance: float, names: Any = None) -> str:
+    """What is not within ``tolerance`` of the largest value of its kind; ``names``: of these only. Empty if nothing."""
+    arrays = small.arrays()
+    widened = {name: array.astype(single.type(name)) for name, array in arrays.items()}
+    kinds = [single.type(name) for name in single.signature.outputs]
+    with np.errstate(all="ignore"):
+        want = single.outcome(widened, heads=[h.astype(kind) for h, kind in zip(heads, kinds, strict=True)]).named()
+    got = small.outcome(arrays, heads=heads).named()
+    for name in want if names is None else names:
+        expected, found = want[name].astype(np.float64), got[name]
+        with np.errstate(over="ignore"):
+            holds = np.array_equal(np.isfinite(expected.astype(found.dtype)), np.isfinite(expected))
+        margin = tolerance * _largest(expected) + SMALLEST
+        text = unequal({name: found.astype(np.float64)}, {name: expected}, 0.0, margin) if holds else ""
+        if text:
+            return text
+    return ""
+
+
+def _largest(values: Array) -> float:
+    return float(np.abs(values[np.isfinite(values)]).max(initial=0.0))
+
+
 def check_sums(trial: Trial) -> Iterator[str]:
-    """Outputs and gradients that sum over many rows of float16 keep its precision: the sums run in float32."""
-    exact = with_rows(trial, MANY_ROWS)
+    """Outputs and gradients that sum over many rows of 16-bit values keep their precision: the sums run in float32."""
+    for kind, tolerance in sixteen_bits().items():
+        yield from _check_sums(trial, kind, tolerance)
+
+
+def _check_sums(trial: Trial, kind: Any, tolerance: float) -> Iterator[str]:
     try:
-        small = with_rows(trial, MANY_ROWS, np.float16)
+        small, single = (with_rows(trial, MANY_ROWS, one) for one in (kind, np.float32))
     except TypeInferenceError:
         return
-    if exact is None or small is None:
+    if small is None or single is None:
         return
-    summed = [f"gradient of {name}" for name in trial.differentiable() if trial.shape(name) == exact.shape(name)]
+    summed = [f"gradient of {name}" for name in trial.differentiable() if trial.shape(name) == small.shape(name)]
     outputs = enumerate(trial.signature.outputs)
-    summed += [f"output {i}" for i, name in outputs if trial.shape(name) == exact.shape(name)]
+    summed += [f"output {i}" for i, name in outputs if trial.shape(name) == small.shape(name)]
     if not summed:
         return
-    heads = [np.abs(head) for head in exact.heads()]
-    want = exact.outcome(heads=heads).named()
-    types = [small.type(name) for name in small.signature.outputs]
     try:
-        got = small.outcome(heads=[head.astype(kind) for head, kind in zip(heads, types, strict=True)]).named()
+        text = _differs(small, single, [np.abs(head) for head in small.heads()], 2 * tolerance, summed)
     except TypeInferenceError:  # positions that float16 cannot hold are refused
         return
-    for name in summed:
-        scale = float(np.abs(want[name]).max(initial=0.0))
-        if scale < 6e4:
-            found = {name: got[name].astype(np.float64)}
-            text = unequal(found, {name: want[name].astype(np.float64)}, 0.0, 0.02 * scale + 1e-3)
-            if text:
-                yield f"sums over {MANY_ROWS} rows in float16 lose precision: {text}; sum in float32 (dtype=)"
+    if text:
+        yield f"sums over {MANY_ROWS} rows in {kind.name} lose precision: {text}; sum in float32 (dtype=)"
 
 
 def check_integers(trial: Trial) -> Iterator[str]:
