@@ -69,6 +69,11 @@ def test_devices_of_each_rank_and_then_ranks() -> None:
     assert (run.code, run.err, sorted(run.out.splitlines())) == (0, "", ["rank 0 done", "rank 1 done"])
 
 
+def test_parallel_models_on_gpus_of_ranks_train_as_on_processors() -> None:
+    run = run_ranks("nccl_parallelized.py", 2, "momentum", "uneven", "combined", "clipped", "by hand", "dynamic memory")
+    assert (run.code, run.err, sorted(run.out.splitlines())) == (0, "", ["rank 0 done", "rank 1 done"])
+
+
 # how a job ends
 
 TIMEOUT = "CollectiveTimeoutError: allreduce of gradient bucket 0 on GPUs (step 2) did not complete in 3 s, though all ranks have come to it"
