@@ -101,6 +101,17 @@ class Guard:
                 f"{what}: no collective can follow one that failed: {_first_line(self._failure)}"
             ) from self._failure
 
+    def look(self, what: str) -> None:
+        """As `check`; PeerFailure if a rank has said that it raised, or that it left before a collective of this one."""
+        self.check(what)
+        self._hear()
+        gone = self._ranks(lambda said: said["state"] == "raised") or self._left(self._last)
+        if gone:
+            verb = "raised" if self._heard[gone[0]]["state"] == "raised" else "left"
+            after = self._heard[gone[0]]["text"] or "no collective"
+            here = f"rank {self._link.rank} is in {self._last}"
+            self.fail(PeerFailure(f"{what}: {named(gone)} {verb} after {after}; {here}"))
+
     def enter(self, what: str, where: str) -> Operation:
         """Number a collective that is about to start; raises as `check`."""
         self.check(what)
@@ -157,7 +168,7 @@ class Guard:
         """Tell ranks that wait for this one, which does not, where it is; in a thread."""
         main = threading.main_thread().ident or 0
         answered: dict[int, float] = {}
-        while not self._silent:
+        while True:
             time.sleep(_ANSWER_EVERY)
             with self._lock:
                 if self._silent:
@@ -272,10 +283,10 @@ class Guard:
         os.register_at_fork(after_in_child=self._in_child)
         at_once = os._exit
 
-        def leave_at_once(code: int) -> NoReturn:
-            if code == 0 and not self._silent:  # the launcher of MPICH kills the others then, and calls that a success
+        def leave_at_once(status: int) -> NoReturn:
+            if status == 0 and not self._silent:  # MPICH's launcher kills the others then, and calls that a success
                 self._leave()
-            at_once(code)
+            at_once(status)
 
         os._exit = leave_at_once
         if self._link.threaded:

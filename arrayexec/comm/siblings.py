@@ -1,8 +1,8 @@
-"""A rank of MPICH that ends before it has come to MPI: its launcher takes that for an ordinary end.
+"""A rank that ends before it has come to MPI: launchers may take that for an ordinary end.
 
-MPI starts when all ranks start it, and in there a rank cannot look around. So a small process beside it does: it
-runs this file, sees to it that the other ranks of the host are still there, and kills its rank if one is not, which
-makes the launcher end the job on all hosts.
+MPICH's does whatever the exit code, Open MPI's if that is 0. MPI starts when all ranks start it, and in there a rank
+cannot look around. So a small process beside it does: it runs this file, sees to it that the other ranks of the host
+are still there, and kills its rank if one is not, which makes the launcher end the job on all hosts.
 """
 
 from __future__ import annotations
@@ -18,18 +18,23 @@ from collections.abc import Iterator
 
 _EVERY = 0.25  # seconds between two looks; a rank must be missing in two
 _HEARD = 0.1  # seconds until the launcher has read a line
-_LAUNCHER = "hydra_pmi_proxy"  # starts the ranks of a host
+_OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
+# What starts the ranks of a host, by its name in /proc: where it tells them their rank, how many there are, and here
+_LAUNCHERS: dict[str, tuple[str, ...]] = {
+    "hydra_pmi_proxy": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"), "prterun": _OPEN_MPI, "prted": _OPEN_MPI,
+}  # fmt: skip
 
 
 @contextlib.contextmanager
 def watched() -> Iterator[None]:
-    """Watch the other ranks of this host while MPI starts; does nothing under other launchers than MPICH's."""
-    number, count = os.environ.get("MPI_LOCALRANKID"), os.environ.get("MPI_LOCALNRANKS")
+    """Watch the other ranks of this host while MPI starts; does nothing under launchers that it does not know."""
     launcher = os.getppid()
-    if number is None or count in (None, "1") or _read(f"/proc/{launcher}/comm").strip() != _LAUNCHER:
+    names = _LAUNCHERS.get(_read(f"/proc/{launcher}/comm").strip(), ())
+    told = [os.environ.get(name, "") for name in names]
+    if not all(told) or told[2:] in ([], ["1"]):
         yield
         return
-    command = [sys.executable, "-IS", __file__, str(launcher), number, str(count)]
+    command = [sys.executable, "-IS", __file__, str(launcher), names[0], *told]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as watcher:
         try:
             yield
@@ -45,31 +50,33 @@ def _read(path: str) -> str:
         return ""
 
 
-def _alive(launcher: int) -> set[int]:
-    """The numbers that the ranks of this host have on it, of those that run."""
-    numbers = set()
-    for pid in _read(f"/proc/{launcher}/task/{launcher}/children").split():
-        if _read(f"/proc/{pid}/stat").rpartition(")")[2][1:2] != "Z":
-            for entry in _read(f"/proc/{pid}/environ").split("\0"):
-                if entry.startswith("MPI_LOCALRANKID="):
-                    numbers.add(int(entry.partition("=")[2]))
-    return numbers
+def _alive(launcher: str, name: str) -> set[int]:
+    """The ranks of this host that run; ``name`` is the variable that tells them which they are."""
+    ranks = set()
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{launcher}/task"):
+            for pid in _read(f"/proc/{launcher}/task/{thread}/children").split():
+                if _read(f"/proc/{pid}/stat").rpartition(")")[2][1:2] != "Z":
+                    entries = _read(f"/proc/{pid}/environ").split("\0")
+                    ranks |= {int(entry.partition("=")[2]) for entry in entries if entry.startswith(f"{name}=")}
+    return ranks
 
 
-def _watch(launcher: int, number: int, count: int) -> None:
-    rank, missing_before = os.getppid(), set[int]()
+def _watch(launcher: str, name: str, rank: int, size: int, here: int) -> None:
+    process, missed = os.getppid(), False
     while not select.select([0], [], [], _EVERY)[0]:  # the rank closes the pipe, at the latest by its own end
-        alive = _alive(launcher)
-        missing = set(range(count)) - alive if number in alive else set()  # else /proc does not tell
-        if missing & missing_before:
-            if number == min(alive):  # one speaks, and ends the job when that was heard
-                who = ", ".join(map(str, sorted(missing)))
-                sys.stderr.write(f"arrayexec: process {who} of {count} on this host ended before comm.init()\n")
-            time.sleep(_HEARD if number == min(alive) else 10 * _HEARD)
-            os.kill(rank, signal.SIGKILL)
+        alive = _alive(launcher, name)
+        missing = rank in alive and len(alive) < here  # without itself there /proc does not tell
+        if missing and missed:
+            if rank == min(alive):  # one speaks, and ends the job when that was heard
+                gone = ", ".join(str(other) for other in range(size) if other not in alive)
+                which = f"rank {gone}" if size == here else f"a rank of {os.uname().nodename}"
+                sys.stderr.write(f"arrayexec: {which} ended before comm.init()\n")
+            time.sleep(_HEARD if rank == min(alive) else 10 * _HEARD)
+            os.kill(process, signal.SIGKILL)
             return
-        missing_before = missing
+        missed = missing
 
 
 if __name__ == "__main__":
-    _watch(*map(int, sys.argv[1:]))
+    _watch(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:6]))
