@@ -12,8 +12,10 @@ import sys
 import warnings
 from typing import Any
 
+import numpy as np
 import pytest
 
+from arrayexec.comm import nccl as ours
 from tests.parallel import fake_nccl
 
 with warnings.catch_warnings():
@@ -49,14 +51,14 @@ def of_cython(function: Any) -> list[str]:
 @with_library
 @pytest.mark.parametrize("name", ["allReduce", "broadcast", "check_async_error", "abort", "initAll"])
 def test_the_fake_has_the_signatures_of_the_wheel(name: str) -> None:
-    ours = inspect.signature(getattr(fake_nccl.NcclCommunicator, name)).parameters
-    assert of_cython(getattr(nccl.NcclCommunicator, name)) == list(ours)
+    fake = inspect.signature(getattr(fake_nccl.NcclCommunicator, name)).parameters
+    assert of_cython(getattr(nccl.NcclCommunicator, name)) == list(fake)
 
 
 @with_library
 def test_the_fake_is_made_and_grouped_as_that_of_the_wheel() -> None:
-    ours = list(inspect.signature(fake_nccl.NcclCommunicator).parameters)
-    assert of_cython(nccl.NcclCommunicator) == ours
+    fake = list(inspect.signature(fake_nccl.NcclCommunicator).parameters)
+    assert of_cython(nccl.NcclCommunicator) == fake
     for name in ("groupStart", "groupEnd", "get_unique_id"):
         assert of_cython(getattr(nccl, name)) == list(inspect.signature(getattr(fake_nccl, name)).parameters)
     assert issubclass(nccl.NcclError, RuntimeError)
@@ -69,6 +71,11 @@ def test_types_have_the_numbers_that_the_fake_knows() -> None:
     for name, number in fake_nccl._NUMBERS.items():
         assert getattr(nccl, f"NCCL_{name.upper()}") == number
     assert nccl.NCCL_SUM == 0
+    for kind, known in (("f2", "FLOAT16"), ("f4", "FLOAT32"), ("f8", "FLOAT64"), ("i1", "INT8"), ("u1", "UINT8"), ("i4", "INT32"), ("q", "INT64")):
+        assert ours._element(np.dtype(kind)) == (getattr(nccl, f"NCCL_{known}"), 1)
+    assert ours._element(np.dtype("c8")) == (nccl.NCCL_FLOAT32, 2)
+    assert ours._element(np.dtype("c16")) == (nccl.NCCL_FLOAT64, 2)
+    assert [ours._element(np.dtype(kind))[0] for kind in ("h", "H", "g", "G")] == [None] * 4
     # what NCCL does not sum goes through host memory
     assert not any(hasattr(nccl, f"NCCL_{name}") for name in ("INT16", "UINT16", "FLOAT128", "BOOL"))
 
