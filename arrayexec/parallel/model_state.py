@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,16 +14,15 @@ from .. import files
 from ..context import asnumpy, copyto
 from ..errors import (
     CheckpointError,
-    InconsistentReplicaError,
     NotBoundError,
     ParallelizeError,
     UnknownNameError,
-    message,
     near_miss,
 )
 from ..plan import Plan
 from ..streams import current_seed, seed
 from ..train.model_helper import ModelHelper
+from .consistency import check_replicas
 from .device_net import DeviceNet, gradient_order
 from .model_checks import Options
 
@@ -265,18 +263,11 @@ class ModelState:
         Raises InconsistentReplicaError naming the first that differs and who holds what.
         """
         self._check_started("check_consistency")
-        mine: dict[str, dict[str, str]] = {}
-        where = "" if self.comm is None else f"rank {self.comm.rank} "
-        for device in self._updated():
-            for name, array in {**device.params, **(device.computed if self._same_computed else {})}.items():
-                digest = hashlib.sha256(np.ascontiguousarray(asnumpy(array)).tobytes()).hexdigest()[:16]
-                mine.setdefault(name, {})[f"{where}{device.net.prefix}"] = digest
-        every = [mine] if self.comm is None else self.comm.allgather_object(mine, "check_consistency")
-        for name in mine:
-            held = {who: digest for one in every for who, digest in one[name].items()}
-            if len(set(held.values())) > 1:
-                fact = f"replicas must hold the same, but '{name}' differs at step {self.iteration}"
-                raise InconsistentReplicaError(message(fact, list(held.items()), "hashes"))
+        held = {
+            device.net.prefix: {**device.params, **(device.computed if self._same_computed else {})}
+            for device in self._updated()
+        }
+        check_replicas(held, self.comm, f"at step {self.iteration}")
 
     @property
     def _same_computed(self) -> bool:

@@ -162,14 +162,20 @@ class ParallelModel(ModelState):
         share = max(1, cores() // (len(self.devices) if self.options.net_type == "dag" else 1))
         with limited_blas(min(self.options.num_threads_per_device, share)):
             for _ in range(iterations):
+                self._say_where()
+                self.check_for_failures()
                 self._step()
         return self
 
     def _barrier(self) -> None:
         """Wait for the ranks that have not begun their run yet."""
-        self.comm.where = f"step {self.iteration + 1} of the model '{self.model.name}'"
+        self._say_where()
         with self.comm.deadline(self.options.barrier_net_timeout_sec):
             self.comm.barrier()
+
+    def _say_where(self) -> None:
+        if self.comm is not None:
+            self.comm.where = f"step {self.iteration + 1} of the model '{self.model.name}'"
 
     def _step(self) -> None:
         batches = self._next_batches()
