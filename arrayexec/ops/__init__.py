@@ -105,6 +105,7 @@ FAMILIES: dict[str, str] = {
     "roi": "ROIPooling _npx_roi_pooling",
     "roi_align": "_contrib_ROIAlign ROIAlign",
     "psroi": "_contrib_PSROIPooling PSROIPooling",
+    "sparse": "_square_sum cast_storage",
     "proposal": "_contrib_Proposal Proposal _contrib_MultiProposal MultiProposal",
     "multibox": "_contrib_MultiBoxPrior MultiBoxPrior _npx_multibox_prior _contrib_MultiBoxTarget MultiBoxTarget "
     "_npx_multibox_target _contrib_MultiBoxDetection MultiBoxDetection _npx_multibox_detection",
