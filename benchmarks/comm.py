@@ -8,7 +8,7 @@ until the slowest rank has all sums. ``steps``: forward and backward of the same
 DistributedDataParallel, with and without sums over ranks; what counts is the difference, the time that a step pays.
 ``updates``: sums and Adam, by every rank for all parameters, and by each for its parts.
 PyTorch is left out where it is not installed. Contenders take turns in each round; medians over rounds, ratios from
-the same round.
+the same round. ``--of 30`` runs 30 rounds and keeps those in which other processes worked least.
 """
 
 from __future__ import annotations
@@ -53,14 +53,26 @@ def torch_of_ranks() -> tuple[Any, Any] | None:
     return torch, dist
 
 
+class Rounds(dict[str, list[float]]):
+    """Seconds of a call on the slowest rank, by contender and round; only the rounds least disturbed by others."""
+
+    foreign = 0.0
+    """Cores that other processes used in these rounds, on average."""
+
+
 def rounds_of(
-    contenders: Mapping[str, tuple[Callable[[], Any], Callable[[], Any]]], rounds: int, calls: Mapping[str, int]
-) -> dict[str, list[float]]:
-    """Seconds of a call on the slowest rank, by round; each contender is (what is done before, what is timed)."""
+    contenders: Mapping[str, tuple[Callable[[], Any], Callable[[], Any]]],
+    rounds: int,
+    calls: Mapping[str, int],
+    of: int = 0,
+) -> Rounds:
+    """Measure contenders, each (what is done before, what is timed); keeps ``rounds`` rounds out of ``of``."""
     names = list(contenders)
-    found: dict[str, list[float]] = {name: [] for name in names}
-    for number in range(rounds + 2):
+    kept: list[tuple[float, dict[str, float]]] = []
+    for number in range(max(rounds, of) + 2):
         turn = number % len(names)
+        begun, busy, own = time.perf_counter(), _busy(), _own()
+        found = {}
         for name in names[turn:] + names[:turn]:
             before, call = contenders[name]
             times = []
@@ -72,12 +84,29 @@ def rounds_of(
                 times.append(time.perf_counter() - start)
             slowest = np.array(times)
             world.Allreduce(MPI.IN_PLACE, slowest, MPI.MAX)
-            if number > 1:
-                found[name].append(float(np.median(slowest)))
-    return found
+            found[name] = float(np.median(slowest))
+        foreign = (_busy() - busy - (_own() - own)) / (time.perf_counter() - begun)
+        if number > 1:
+            kept.append((world.bcast(foreign), found))
+    kept = sorted(kept, key=lambda one: one[0])[:rounds]
+    result = Rounds({name: [found[name] for _, found in kept] for name in names})
+    result.foreign = float(np.mean([foreign for foreign, _ in kept]))
+    return result
 
 
-def sums(nbytes: int, comm: Any, torch: Any, rounds: int) -> dict[str, Any]:
+def _busy() -> float:
+    """Seconds that the cores of this machine have worked."""
+    with open("/proc/stat") as stat:
+        user, nice, system, _, _, irq, softirq, *_ = map(int, stat.readline().split()[1:])
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+
+def _own() -> float:
+    """Seconds that all ranks have worked."""
+    return float(world.allreduce(time.process_time()))
+
+
+def sums(nbytes: int, comm: Any, torch: Any, rounds: int, of: int) -> dict[str, Any]:
     """One row: gradients of ``nbytes`` bytes in all."""
     count = nbytes // 4 // PIECES
     source = [np.random.default_rng([comm.rank, i]).standard_normal(count, np.float32) for i in range(PIECES)]
@@ -119,10 +148,11 @@ def sums(nbytes: int, comm: Any, torch: Any, rounds: int) -> dict[str, Any]:
         tensor = torch[0].from_numpy(flat)
         contenders["gloo"] = write(scattered), packed(lambda: torch[1].all_reduce(tensor))
     calls = dict.fromkeys(contenders, max(3, min(50, (16 << 20) // nbytes)))
-    found = rounds_of(contenders, rounds, calls)
+    found = rounds_of(contenders, rounds, calls, of)
     row: dict[str, Any] = {"bytes": _size(nbytes)}
     row |= {f"{name} us": median(times) * 1e6 for name, times in found.items()}
-    return row | {f"shared/{other}": ratio(found, "shared", other) for other in found if other != "shared"}
+    row |= {f"shared/{other}": ratio(found, "shared", other) for other in found if other != "shared"}
+    return row | {"foreign cores": found.foreign}
 
 
 def iterator(workload: Workload) -> Any:
@@ -181,7 +211,7 @@ def whole_update(rule: Any, gradients: Mapping[str, Any], parameters: Mapping[st
     return run
 
 
-def updates(nbytes: int, comm: Any, rounds: int) -> dict[str, Any]:
+def updates(nbytes: int, comm: Any, rounds: int, of: int) -> dict[str, Any]:
     """One row: sums of ``nbytes`` bytes of gradients, then Adam."""
     values = np.random.default_rng(comm.rank).standard_normal(nbytes // 4, np.float32)
     contenders = {}
@@ -197,9 +227,9 @@ def updates(nbytes: int, comm: Any, rounds: int) -> dict[str, Any]:
             update(buckets.finish())
 
         contenders[name] = (lambda gradient=gradient: np.copyto(gradient, values), run)
-    found = rounds_of(contenders, rounds, dict.fromkeys(contenders, max(3, min(50, (16 << 20) // nbytes))))
+    found = rounds_of(contenders, rounds, dict.fromkeys(contenders, max(3, min(50, (16 << 20) // nbytes))), of)
     row: dict[str, Any] = {"bytes": _size(nbytes)} | {f"{n} us": median(t) * 1e6 for n, t in found.items()}
-    return row | {"parts/whole": ratio(found, "parts", "whole")}
+    return row | {"parts/whole": ratio(found, "parts", "whole"), "foreign cores": found.foreign}
 
 
 WIDTHS = {"mlp512": [512, 512], "mlp2048": [2048, 2048]}
@@ -210,7 +240,7 @@ NETS: dict[str, Callable[[], Workload]] = {
 }
 
 
-def steps(name: str, comm: Any, torch: Any, rounds: int) -> dict[str, Any]:
+def steps(name: str, comm: Any, torch: Any, rounds: int, of: int) -> dict[str, Any]:
     """One row: a net of ``NETS``."""
     workload = NETS[name]()
     contenders = {"engine": engine_step(workload, comm), "engine alone": engine_step(workload, None)}
@@ -219,7 +249,8 @@ def steps(name: str, comm: Any, torch: Any, rounds: int) -> dict[str, Any]:
             "DDP": torch_step(name, workload, torch, True),
             "torch alone": torch_step(name, workload, torch, False),
         }
-    found = rounds_of({n: (lambda: None, step) for n, step in contenders.items()}, rounds, dict.fromkeys(contenders, 5))
+    timed = {n: (lambda: None, step) for n, step in contenders.items()}
+    found = rounds_of(timed, rounds, dict.fromkeys(contenders, 5), of)
     row: dict[str, Any] = {"step": name} | {f"{key} ms": median(times) * 1e3 for key, times in found.items()}
     extra = {
         key: [a - b for a, b in zip(found[key], found[alone], strict=True)]
@@ -227,7 +258,7 @@ def steps(name: str, comm: Any, torch: Any, rounds: int) -> dict[str, Any]:
         if key in found
     }
     row |= {f"{key} pays ms": median(times) * 1e3 for key, times in extra.items()}
-    return row
+    return row | {"foreign cores": found.foreign}
 
 
 def _size(nbytes: int) -> str:
@@ -239,6 +270,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Sums of gradients over ranks.")
     parser.add_argument("what", choices=["sums", "steps", "updates"])
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--of", type=int, default=0, help="rounds run, of which the least disturbed ones count")
     parser.add_argument("--bytes", type=int, nargs="*", default=[1 << k for k in (16, 18, 20, 22, 23, 25, 26)])
     parser.add_argument("--nets", nargs="*", choices=sorted(NETS), default=list(NETS))
     parser.add_argument("--json", action="store_true")
@@ -246,11 +278,11 @@ def main() -> None:
     comm = ax.comm.init()
     torch = torch_of_ranks() if options.what != "updates" else None
     if options.what == "sums":
-        rows = [sums(nbytes, comm, torch, options.rounds) for nbytes in options.bytes]
+        rows = [sums(nbytes, comm, torch, options.rounds, options.of) for nbytes in options.bytes]
     elif options.what == "updates":
-        rows = [updates(nbytes, comm, options.rounds) for nbytes in options.bytes]
+        rows = [updates(nbytes, comm, options.rounds, options.of) for nbytes in options.bytes]
     else:
-        rows = [steps(name, comm, torch, options.rounds) for name in options.nets]
+        rows = [steps(name, comm, torch, options.rounds, options.of) for name in options.nets]
     if comm.rank == 0:
         title = f"{options.what} of gradients, {comm.size} ranks"
         report(title, rows, options.json, [MPI.Get_library_version().splitlines()[0].strip()])

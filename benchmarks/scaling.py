@@ -138,7 +138,7 @@ def predict(rates: Sequence[float], per_host: int, jitter: float) -> list[dict[s
     return rows
 
 
-def check(rounds: int) -> list[dict[str, Any]]:
+def check(rounds: int, of: int) -> list[dict[str, Any]]:
     """Rows: what steps of nets pay among the ranks that are there, predicted and measured."""
     from comm import NETS, engine_step, rounds_of, world
 
@@ -173,7 +173,7 @@ def check(rounds: int) -> list[dict[str, Any]]:
             "bulk": (lambda bulk=bulk: bulk.fill(1), lambda bulk=bulk: fellows.Allreduce(bulk.copy(), bulk)),
             "step": (lambda: None, engine_step(workload, comm)), "alone": (lambda: None, engine_step(workload, None)),
         }  # fmt: skip
-        times = rounds_of(contenders, rounds, dict.fromkeys(contenders, 5))
+        times = rounds_of(contenders, rounds, dict.fromkeys(contenders, 5), of)
         took = {key: median(values) for key, values in times.items()}
         hosts, alpha, network = fellows.size, 0.0, math.inf
         if hosts > 1:
@@ -189,7 +189,7 @@ def check(rounds: int) -> list[dict[str, Any]]:
             "step": name, "ranks": comm.size, "hosts": hosts, "alone ms": took["alone"] * 1e3,
             "predicted ms": pays(buckets, backward, per_host, hosts, costs) * 1e3, "measured ms": measured * 1e3,
             "meeting us": meeting * 1e6, "memory GB/s": costs.memory / 1e9, "alpha us": alpha * 1e6,
-            "network GB/s": network / 1e9,
+            "network GB/s": network / 1e9, "foreign cores": times.foreign,
         })  # fmt: skip
     return rows if comm.rank == 0 else []
 
@@ -199,13 +199,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="How training scales.")
     parser.add_argument("what", choices=["predict", "check"])
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--of", type=int, default=0, help="rounds run, of which the least disturbed ones count")
     parser.add_argument("--images", type=float, nargs="*", default=[400, 2500], help="a second, of one rank alone")
     parser.add_argument("--per-host", type=int, default=8)
     parser.add_argument("--jitter", type=float, default=0.0)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.what == "check":
-        rows = check(options.rounds)
+        rows = check(options.rounds, options.of)
     else:
         rows = predict(options.images, options.per_host, options.jitter)
     if rows:
