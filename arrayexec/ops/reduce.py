@@ -174,10 +174,14 @@ class Mean(_Reduction):
         xp.divide(place, float(math.prod(data.shape[i] for i in axes)), out=place)
         put(xp, place, out)
 
-    def backward(self, xp: Any, dout: Any, ddata: Any) -> None:
+    def backward(self, xp: Any, dout: Any, ddata: Any, total: Temp) -> None:
         axes, shape = self.over(ddata)
         count = float(math.prod(ddata.shape[i] for i in axes))
-        xp.divide(dout.reshape(shape), count, out=ddata, casting="unsafe")
+        if total.size:  # float16 has no such number as the count may be
+            xp.divide(dout, count, out=total, dtype=total.dtype)
+            xp.copyto(ddata, total.reshape(shape), casting="unsafe")
+        else:
+            xp.divide(dout.reshape(shape), count, out=ddata, casting="unsafe")
 
 
 class _Extreme(_Reduction):

@@ -148,6 +148,11 @@ def test_sums_of_half_precision_are_kept_in_single() -> None:
     ones = np.ones((5000, 2), np.float16)
     assert run("sum", {"data": ones}, axis=0).out.tolist() == [5000, 5000]
     assert run("mean", {"data": np.full((5000, 2), 60, np.float16)}, axis=0).out.tolist() == [60, 60]
+    many = np.ones((2, 80_000), np.float16)  # a number that float16 does not have
+    found = run("mean", {"data": many}, np.array([16384, -8192], np.float16), axis=1)
+    assert found.out.tolist() == [1, 1]
+    shares = np.array([[16384 / 80_000], [-8192 / 80_000]]).astype(np.float16)
+    np.testing.assert_array_equal(found.gradients["data"], np.broadcast_to(shares, many.shape))
 
 
 def test_means_of_whole_numbers_are_cut() -> None:
