@@ -52,6 +52,7 @@ def load(path: Path) -> dict[str, Array | None] | list[Array | None]:
 def save(path: Path, arrays: Mapping[str, Any] | Sequence[Any]) -> None:
     """Write arrays of any device: npz if the path ends so, else ``.params`` (bytes as MXNet 1.9 writes them).
 
+    npz holds bfloat16 as float32.
     The file appears whole or not at all. Raises FileFormatError for a type or name that the format does not
     have and ShapeError for a 0-d array.
     """
@@ -237,6 +238,11 @@ class _ParamsReader:
             self.fail(f"indices must be 0 to {end - 1}, but they are {index.min()} to {index.max()}")
 
 
+def _is_bfloat16(array: Array) -> bool:
+    """Whether values are of the type that another package brings."""
+    return bool(array.dtype.name == "bfloat16")
+
+
 def _save_params(file: BinaryIO, path: str, names: list[str], arrays: list[Array | None]) -> None:
     file.write(struct.pack("<QQQ", _FILE_MAGIC, 0, len(arrays)))
     for i, array in enumerate(arrays):
@@ -244,7 +250,7 @@ def _save_params(file: BinaryIO, path: str, names: list[str], arrays: list[Array
             file.write(struct.pack("<Iii", _V2, _DENSE, 0))
             continue
         label = f"array {names[i]!r}" if names else f"array {i}"
-        code = _CODES.get(array.dtype.newbyteorder("<"))
+        code = _BFLOAT16 if _is_bfloat16(array) else _CODES.get(array.dtype.newbyteorder("<"))
         if code is None:
             known = ", ".join(map(str, _CODES))
             raise FileFormatError(
@@ -254,7 +260,8 @@ def _save_params(file: BinaryIO, path: str, names: list[str], arrays: list[Array
             raise ShapeError(f"save {path!r}: {label} must have a dim, but it is 0-d; reshape it to (1,)")
         file.write(struct.pack(f"<Iii{array.ndim}q", _V2, _DENSE, array.ndim, *array.shape))
         file.write(struct.pack("<iii", 1, 0, code))  # cpu(0)
-        flat = numpy.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1)
+        bits = array.view(numpy.uint16) if code == _BFLOAT16 else array
+        flat = numpy.ascontiguousarray(bits, bits.dtype.newbyteorder("<")).reshape(-1)
         file.write(flat.view(numpy.uint8).data)
     file.write(struct.pack("<Q", len(names)))
     for name in names:
@@ -305,7 +312,8 @@ def _save_npz(file: BinaryIO, path: str, names: list[str], arrays: list[Array | 
                 kind = "None" if array is None else array.dtype
                 raise FileFormatError(f"save {path!r}: array {name!r} must be of numbers, but it is {kind}")
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                numpy.lib.format.write_array(member, array, allow_pickle=False)
+                plain = array.astype(numpy.float32) if _is_bfloat16(array) else array  # the format has no such type
+                numpy.lib.format.write_array(member, plain, allow_pickle=False)
 
 
 @contextlib.contextmanager

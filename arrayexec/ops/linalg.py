@@ -87,18 +87,28 @@ def room_for(kind: Any, *products: tuple[Sequence[int], int, int, int]) -> tuple
         return (0,), kind
     sizes = [0]
     for stack, m, k, n in products:
-        whole, few, many = m * k + k * n + m * n, min(m, n), max(m, n)
-        streamed = few * k + min(many, max(LEAST, PIECE // max(k + few, 1))) * (k + few)
+        whole = m * k + k * n + m * n
         several = min(stack[-1] if stack else 1, PIECE // max(whole, 1)) * whole
-        sizes.append(max(min(whole, streamed), several))
+        sizes.append(max(min(whole, _streamed(m, k, n), _summed(m, k, n)), several))
     return (max(sizes),), "float32"
+
+
+def _streamed(m: int, k: int, n: int) -> int:
+    """Values in :func:`multiply` with the smaller matrix whole, and rows of the other in pieces."""
+    few, many = min(m, n), max(m, n)
+    return few * k + min(many, max(LEAST, PIECE // max(k + few, 1))) * (k + few)
+
+
+def _summed(m: int, k: int, n: int) -> int:
+    """Values in :func:`multiply` with the result whole, twice, and pieces of what is summed over."""
+    return 2 * m * n + min(k, max(LEAST, PIECE // max(m + n, 1))) * (m + n)
 
 
 def multiply(xp: Any, left: Array, right: Array, out: Array, room: Array, bias: Array = None) -> None:
     """``out = left · right`` for matrices or equal stacks of them; 16-bit ones in ``room``, which is empty for others.
 
-    Of a pair of matrices the smaller goes there whole; rows of the other, and of the result, piece by piece. ``bias``
-    (n,) is added to every row of one (m, n).
+    Of a pair of matrices the smaller goes there whole, and rows of the other and of the result piece by piece; or the
+    result is summed over pieces of both, where that is less. ``bias`` (n,) is added to every row of one (m, n).
     """
     if not room.size or not out.size or (xp is not np and out.dtype == np.float16):  # a GPU has fast ones of its own
         xp.matmul(left, right, out=out)
@@ -118,6 +128,9 @@ def multiply(xp: Any, left: Array, right: Array, out: Array, room: Array, bias: 
                 multiply(xp, one, other, result, room)
         return
     added = None if bias is None else xp.broadcast_to(bias.astype("float32"), out.shape)
+    if _summed(m, k, n) < min(whole, _streamed(m, k, n)):
+        _sum(xp, left, right, out, room, added)
+        return
     if m < n:
         left, right, out, m, n = right.T, left.T, out.T, n, m
         added = None if added is None else added.T
@@ -126,6 +139,23 @@ def multiply(xp: Any, left: Array, right: Array, out: Array, room: Array, bias: 
     for start in range(0, m, rows):
         part = slice(start, start + rows)
         _through(xp, left[part], kept, out[part], rest, None if added is None else added[part])
+
+
+def _sum(xp: Any, left: Array, right: Array, out: Array, room: Array, added: Array) -> None:
+    """``out = left · right + added``, over one piece after the other of the axis that is summed over."""
+    (m, k), n = left.shape, right.shape[1]
+    total, product = room[: 2 * m * n].reshape(2, m, n)
+    rest = room[2 * m * n :]
+    count = rest.size // (m + n)
+    for start in range(0, k, count):
+        part = slice(start, start + count)
+        one = _widened(xp, left[:, part], rest)
+        xp.matmul(one, _widened(xp, right[part], rest[one.size :]), out=product if start else total)
+        if start:
+            xp.add(total, product, out=total)
+    if added is not None:
+        xp.add(total, added, out=total)
+    narrow(xp, total, out)
 
 
 def _widened(xp: Any, source: Array, room: Array) -> Array:

@@ -12,7 +12,7 @@ import pytest
 import arrayexec
 
 PACKAGE = Path(arrayexec.__file__).resolve().parent
-EXTRAS = {"mpi", "jit", "cuda12", "cuda13", "examples", "test", "docs", "dev"}
+EXTRAS = {"mpi", "jit", "bf16", "cuda12", "cuda13", "examples", "test", "docs", "dev"}
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_extras(config: configparser.ConfigParser) -> None:
     assert extras["cuda12"] == {"cupy-cuda12x": "[ctk]>=14,<15"}
     assert extras["cuda13"] == {"cupy-cuda13x": "[ctk]>=14,<15"}
     # one command sets up the tests: they cover ranks, compiled kernels and the examples
-    for extra in ("mpi", "jit", "examples"):
+    for extra in ("mpi", "jit", "bf16", "examples"):
         assert extras[extra].items() <= extras["test"].items()
 
 
