@@ -46,6 +46,7 @@ class Op:
     """
 
     outputs: ClassVar[Any] = ("out",)
+    listed: ClassVar[Any] = ()  # what lists of names call the outputs, if not as ``outputs`` does
     hidden: ClassVar[Any] = ()
     aux: ClassVar[Any] = ()
     no_gradient: ClassVar[tuple[str, ...]] = ()
@@ -54,6 +55,7 @@ class Op:
     linear: ClassVar[tuple[str, ...]] = ()  # inputs in each of which ``out`` is linear, the others kept
     ignored: ClassVar[Any] = ()
     rows: ClassVar[str | None] = None
+    batch_axis: ClassVar[int] = 0  # of the first input: sequences have their steps before their rows
     hints: ClassVar[tuple[str, ...]] = ()
     rest: ClassVar[str] = ""  # field (``tuple[str, ...]``) for attributes that no field names, as sorted ``key=text``
     examples: ClassVar[Sequence[Mapping[str, Any]]] = ()
@@ -221,6 +223,7 @@ def signature_of(op: Op) -> Signature:
             frame[name] = tuple(place_of[names[kind][p]] for p in position) if many else place_of[name]
     backward = slots(form.backward, unused)
     suffixes = tuple("output" + name[3:] if name[:3] == "out" and name[3:].isdecimal() else name for name in outputs)
+    suffixes = _names(op, "listed") or suffixes
     return Signature(
         inputs, aux, outputs, hidden, names, frame, slots(form.forward) or (), backward, slots(form.update),
         any(kind == "doutput" and place != () for kind, place in backward or ()),

@@ -176,6 +176,7 @@ class Correlation(Op):
                 given = lines[:, None]
                 if not self.is_multiply:
                     xp.subtract(one[first], two[second], out=both)
+                    xp.add(both, 0.0, out=both)  # equal values count as a difference above 0, negative zeros too
                     xp.copysign(1, both, out=both)
                     xp.multiply(both, given, out=both)
                     xp.add(done[first], both, out=done[first])

@@ -25,7 +25,7 @@ class Room(NamedTuple):
     columns: Array  # (c, kernel · places)
     places: Array  # (4, kernel · places): where the four values around a place lie in a plane of padded
     shares: Array  # (6, kernel · places): fractions down and across, and the weights of the four
-    inside: Array
+    inside: Array  # (2, kernel · places): whether a move down and one across change what is read
     item: Array  # (block, kernel · places)
 
 
@@ -36,7 +36,8 @@ class DeformableConvolution(Op):
     data (n, c, h, w), offset (n, 2·num_deformable_group·kh·kw, H, W): down and across for each place k of the kernel,
     weight (num_filter, c / num_group, kh, kw), bias (num_filter,), out (n, num_filter, H, W) with the dims of
     Convolution; channels fall into ``num_deformable_group`` groups g. Values between places are interpolated
-    bilinearly; around the data there are zeros. A NaN among the offsets gives NaN.
+    bilinearly; up to one place behind the last, the last counts; before the first, and farther behind, there are zeros.
+    A NaN among the offsets gives NaN.
     """
 
     kernel: tuple[int, ...]
@@ -49,6 +50,7 @@ class DeformableConvolution(Op):
     workspace: int = 1024
     no_bias: bool = False
     layout: str | None = None
+    fades = False  # whether values fall to zero within one place before the first and behind the last
     rows = "sum"
     hints = ("workspace", "layout")
     examples = (
@@ -125,7 +127,7 @@ class DeformableConvolution(Op):
             "dcolumns": ((channels, moved), sums),
             "places": ((4, moved), "int64"),
             "shares": ((6, moved), sums),
-            "inside": ((moved,), "bool"),
+            "inside": ((2, moved), "bool"),
             "item": ((block, moved), sums),
             "flat": ((block, moved), "int64"),
             "moves": ((3, moved), sums),
@@ -217,9 +219,15 @@ class DeformableConvolution(Op):
             starts = (xp.arange(shape[2 + axis]) * stride - pad)[down]
             taps = (xp.arange(kernel) * dilate)[(*down, None, None)]
             xp.add(at.reshape(shape), (starts + taps).astype(at.dtype), out=at.reshape(shape))
-            xp.logical_and(room.inside, at > -1, out=room.inside)
             xp.logical_and(room.inside, at < size, out=room.inside)
-            xp.clip(at, -1, size, out=at)
+            if self.fades:
+                xp.logical_and(room.inside, at > -1, out=room.inside)
+                xp.clip(at, -1, size, out=at)
+            else:
+                xp.logical_and(room.inside, at >= 0, out=room.inside)
+                xp.logical_and(room.inside[axis], at < size - 1, out=room.inside[axis])
+                xp.copyto(at, -1, where=(at < 0) | (at >= size))  # reads zeros
+                xp.minimum(at, size - 1, out=at)
             xp.floor(xp.fmax(at, -1), out=whole)  # -1 for a NaN, which stays in the fraction
             xp.subtract(at, whole, out=at)
         down_share, across, first, second = (room.shares[i] for i in range(4))
@@ -291,10 +299,11 @@ class DeformableConvolution(Op):
 class ModulatedDeformableConvolution(DeformableConvolution):
     """DeformableConvolution whose every value that is read is multiplied by ``mask[n, g, k, o]`` first.
 
-    mask (n, num_deformable_group·kh·kw, H, W); all else as there.
+    mask (n, num_deformable_group·kh·kw, H, W); all else as there, except that around the data there are zeros.
     """
 
     im2col_step: int = 64
+    fades = True
     hints = ("workspace", "layout", "im2col_step")  # type: ignore[assignment]
     examples = (
         {"data": (2, 2, 14, 12), "offset": Sample((2, 12, 13, 10), 0.1, 0.4), "kernel": (2, 3), "num_filter": 2},

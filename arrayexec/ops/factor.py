@@ -332,6 +332,7 @@ def _cofactors(xp: Any, matrix: Array) -> Array:
 class _linalg_det(_Number):
     """``out`` = the determinant: A (…, n, n), out (…), or (1,) of a single matrix. The gradient are its cofactors."""
 
+    listed = ("output0",)
     examples = ({"A": (2, 3, 3)}, {"A": (2, 2)})
 
     def total_outputs(self) -> int:

@@ -91,6 +91,9 @@ class SliceChannel(Op):
     def outputs(self) -> tuple[str, ...]:
         return tuple(f"out{i}" for i in range(self.num_outputs)) if self.num_outputs > 1 else ("out",)
 
+    def listed(self) -> tuple[str, ...]:
+        return tuple(f"output{i}" for i in range(self.num_outputs))
+
     def infer(self, s: Any) -> None:
         check_axis(s, "data", self.axis)
         for shape in distinct(s.out):

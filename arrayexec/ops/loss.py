@@ -312,6 +312,7 @@ class MakeLoss(Same):
 class make_loss(Same):
     """``out`` = data, taken as a loss; gradient 1."""
 
+    listed = ("loss",)
     rows = "parallel"
     examples = ({"data": (3, 2)},)
 

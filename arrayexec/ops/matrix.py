@@ -406,8 +406,9 @@ class _Triangle(Op):
 
 @register_op(aliases=("linalg_extracttrian",))
 class _linalg_extracttrian(_Triangle):
-    """``out`` = a triangle of A, a lower one row by row, an upper one column by column: A (…, n, n), out (…, m(m+1)/2) with m = n - |offset|.
+    """``out`` = a triangle of A, a lower one row by row, an upper one column by column.
 
+    A (…, n, n), out (…, m(m+1)/2) with m = n - |offset|.
     The lower triangle, or the upper one without ``lower``; from the diagonal ``offset`` on, upwards if it is positive
     and downwards if it is negative, whatever ``lower`` says.
     """

@@ -17,6 +17,7 @@ class moments(Op):
     axes: tuple[int, ...] | None = None
     keepdims: bool = False
     outputs = ("mean", "var")
+    listed = ("output0", "output1")
     examples = (
         {"data": (2, 3, 4)}, {"data": (2, 3, 4), "axes": (1,)}, {"data": (2, 3), "axes": (-1,), "keepdims": True}
     )  # fmt: skip

@@ -75,7 +75,7 @@ class Pooling(Op):
         return self.layout is not None and self.layout[-1] == "C"
 
     def total_outputs(self) -> int:
-        return 2 if self.pool_type == "max" else 1  # the files count a workspace
+        return 2 if self.pool_type == "max" and self.kernel and not self._last else 1  # the files count a workspace
 
     def _axes(self, sizes: Any) -> list[tuple[int, int, int]]:
         """Kernel, stride and padding of each spatial axis."""

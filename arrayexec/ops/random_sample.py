@@ -183,6 +183,9 @@ class _sample_multinomial(Op):
     def outputs(self) -> tuple[str, ...]:
         return ("out0", "out1") if self.get_prob else ("out0",)
 
+    def listed(self) -> tuple[str, ...]:
+        return () if self.get_prob else ("output",)
+
     def infer(self, s: Any) -> None:
         if s.data is not ANY and len(s.data) < 2:
             s.out0 = s.out1 = self.shape or (1,)
@@ -260,6 +263,9 @@ class _shuffle(Op):
 
     hidden = ("order",)
     examples = ({"data": (5, 3)}, {"data": (6,)})
+
+    def total_outputs(self) -> int:
+        return 1
 
     def infer(self, s: Any) -> None:
         s.out = s.data

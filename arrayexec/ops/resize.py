@@ -45,9 +45,10 @@ class _Resize(Op):
 class BilinearResize2D(_Resize):
     """``out`` = data interpolated bilinearly at H × W places: data (n, c, h, w), out (n, c, H, W).
 
-    ``align_corners``: the first and last places are those of data, else the outer edges are. H, W by ``mode``: size:
-    ``height`` and ``width``, or ``int(scale · dim)`` where a scale is given; odd_scale: ``int(scale · dim)`` of an even
-    dim, ``int(scale · (dim - 1)) + 1`` of an odd one; like: the dims of a second input ``like`` (n', c', H, W);
+    ``align_corners``: the first and last places are those of data, else the outer edges are; of a single place, it is
+    the first. H, W by ``mode``: size: ``height`` and ``width``, or ``int(scale · dim)`` where a scale is given
+    (``scale_width`` counts beside ``scale_height`` only); odd_scale: ``int(scale · dim)`` of an even dim,
+    ``int(scale · (dim - 1)) + 1`` of an odd one; like: the dims of a second input ``like`` (n', c', H, W);
     to_even_down, to_even_up, to_odd_down, to_odd_up: the nearest even or odd number below or above the dim of data.
     A NaN reaches the places that are interpolated from it, and no others.
     """
@@ -88,7 +89,7 @@ class BilinearResize2D(_Resize):
 
     def _length(self, size: Any, given: int, scale: float | None) -> Any:
         """Output dim for a dim of data."""
-        if self.mode == "size" and scale is None:
+        if self.mode == "size" and (scale is None or self.scale_height is None):
             return given
         if not is_known(size):
             return UNKNOWN

@@ -52,7 +52,9 @@ def turned(lines: Lines) -> Lines:
 @functools.lru_cache(maxsize=256)
 def interpolation(size: int, count: int, corners: bool) -> Lines:
     """Bilinear interpolation of ``size`` lines at ``count`` places; ``corners``: the first and last are kept."""
-    step = (size - 1) / max(1, count - 1) if corners else size / count
+    if count == 1:  # one place is the first line, whatever corners say
+        return Lines.of(size, [[(0, 1.0)]])
+    step = (size - 1) / (count - 1) if corners else size / count
     sums = []
     for place in range(count):
         position = place * step if corners else max(0.0, (place + 0.5) * step - 0.5)

@@ -19,8 +19,17 @@ Array = Any
 PLAIN, MASKED = "_contrib_DeformableConvolution", "_contrib_ModulatedDeformableConvolution"
 
 
-def around(y: float, x: float, height: int, width: int) -> list[tuple[int, int, float, float, float]]:
-    """The places around a point that are on the data, with their share and its slopes down and across."""
+def around(y: float, x: float, height: int, width: int, fades: bool) -> list[tuple[int, int, float, float, float]]:
+    """The places around a point that are on the data, with their share and its slopes down and across.
+
+    Unless it ``fades``, nothing lies before the first place, and the last one reaches one place farther.
+    """
+    if not fades:
+        if not (0 <= y < height and 0 <= x < width):
+            return []
+        beyond, aside = y >= height - 1, x >= width - 1
+        near = around(min(y, height - 1), min(x, width - 1), height, width, True)
+        return [(a, b, share, down * (not beyond), across * (not aside)) for a, b, share, down, across in near]
     found = []
     for a, b in product((math.floor(y), math.floor(y) + 1), (math.floor(x), math.floor(x) + 1)):
         if 0 <= a < height and 0 <= b < width and abs(a - y) < 1 and abs(b - x) < 1:
@@ -29,7 +38,7 @@ def around(y: float, x: float, height: int, width: int) -> list[tuple[int, int, 
     return found
 
 
-def reference(a: dict[str, Array], head: Array, o: dict[str, Any]) -> tuple[Array, dict[str, Array]]:
+def reference(a: dict[str, Array], head: Array, o: dict[str, Any], fades: bool) -> tuple[Array, dict[str, Array]]:
     """Output without bias and gradients."""
     x, offset, w = a["data"], a["offset"], a["weight"]
     mask = a.get("mask", np.ones((offset.shape[0], offset.shape[1] // 2, *offset.shape[2:])))
@@ -40,7 +49,7 @@ def reference(a: dict[str, Array], head: Array, o: dict[str, Any]) -> tuple[Arra
         k = c // per_moved * taps + i * w.shape[3] + j
         y0 = p * o["stride"][0] - o["pad"][0] + i * o["dilate"][0] + offset[n, 2 * k, p, q]
         x0 = q * o["stride"][1] - o["pad"][1] + j * o["dilate"][1] + offset[n, 2 * k + 1, p, q]
-        near = around(y0, x0, *x.shape[2:])
+        near = around(y0, x0, *x.shape[2:], fades)
         value = sum(x[n, c, yy, xx] * share for yy, xx, share, _, _ in near)
         for f in range(c // per_group * filters, (c // per_group + 1) * filters):
             weight, given, m = w[f, c % per_group, i, j], head[n, f, p, q], mask[n, k, p, q]
@@ -92,7 +101,7 @@ def test_every_value_comes_from_where_it_was_moved(
     o = options(given)
     arrays = arrays_of(operator, shape, kernel, filters, o)
     head = uniform((shape[0], filters, *arrays["offset"].shape[2:]), 4)
-    out, gradients = reference(arrays, head, o)
+    out, gradients = reference(arrays, head, o, operator == MASKED)
     bias = uniform((filters,), 5)
     got = run(operator, {**arrays, "bias": bias}, head, kernel=kernel, num_filter=filters, **o)
     close(got.out, out + bias[:, None, None], 12)
@@ -121,8 +130,13 @@ def test_places_far_away_read_zeros_and_a_nan_gives_nan() -> None:
     arrays["offset"][0, :, 0, 0] = 1e30, -np.inf
     arrays["offset"][0, 0, 1, 1] = np.nan
     arrays["offset"][0, 0, 2, 2] = 0.5  # half of it behind the last line
+    arrays["offset"][0, 0, 0, 1] = -0.5  # half of it before the first
+    arrays["offset"][0, 1, 0, 2] = 1.0
     got = run(PLAIN, arrays, np.ones((1, 1, 3, 3)), kernel=(1, 1), num_filter=1, no_bias=True)
-    np.testing.assert_array_equal(got.out[0, 0], [[0, 1, 1], [1, np.nan, 1], [1, 1, 0.5]])
+    np.testing.assert_array_equal(got.out[0, 0], [[0, 0, 0], [1, np.nan, 1], [1, 1, 1]])
+    masked = {**arrays, "mask": np.ones((1, 1, 3, 3))}
+    got = run(MASKED, masked, np.ones((1, 1, 3, 3)), kernel=(1, 1), num_filter=1, no_bias=True)
+    np.testing.assert_array_equal(got.out[0, 0], [[0, 0.5, 0], [1, np.nan, 1], [1, 1, 0.5]])
     assert not got.gradients["offset"][0, :, 0, 0].any()
 
 

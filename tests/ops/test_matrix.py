@@ -249,7 +249,7 @@ def test_diagonals(lead: tuple[int, ...], offset: int) -> None:
 def test_triangles(lead: tuple[int, ...], offset: int, lower: bool) -> None:
     a = uniform((*lead, 4, 4))
     below = offset < 0 or (offset == 0 and lower)
-    rows, columns = np.tril_indices(4, offset) if below else np.triu_indices(4, offset)
+    rows, columns = np.tril_indices(4, offset) if below else np.tril_indices(4, -offset)[::-1]
     want = a[..., rows, columns]
     head = uniform(want.shape, 1)
     got = run("_linalg_extracttrian", {"A": a}, head, offset=offset, lower=lower)

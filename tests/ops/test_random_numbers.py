@@ -178,8 +178,8 @@ def test_types_and_shapes() -> None:
     assert types_of("_sample_normal", {"mu": "float64"})["node_output"] == np.float64
     assert types_of("_random_randint", {}, low=0, high=3)["node_output"] == np.int32
     assert shapes_of("_sample_gamma", {"alpha": (2, 3)}, shape=(4, 5))["node_output"] == (2, 3, 4, 5)
-    assert shapes_of("_sample_multinomial", {"data": (2, 3)})["node_output0"] == (2,)
-    assert shapes_of("_sample_multinomial", {"data": (3,)}, shape=4)["node_output0"] == (4,)
+    assert shapes_of("_sample_multinomial", {"data": (2, 3)})["node_output"] == (2,)
+    assert shapes_of("_sample_multinomial", {"data": (3,)}, shape=4)["node_output"] == (4,)
     head = sym._random_normal(shape=(0, 4)) + sym.Variable("data")
     assert head.infer_shape(data=(3, 4))[1] == [(3, 4)]
 

@@ -22,8 +22,8 @@ RESIZE, MEANS = "_contrib_BilinearResize2D", "_contrib_AdaptiveAvgPooling2D"
 
 def sources(place: int, size: int, count: int, corners: bool) -> list[tuple[int, float]]:
     """Which places of an axis one place of the output is interpolated from, and their shares."""
-    if corners:
-        position = place * (size - 1) / (count - 1) if count > 1 else 0.0
+    if corners or count == 1:
+        position = place * (size - 1) / max(count - 1, 1)
     else:
         position = max(0.0, (place + 0.5) * size / count - 0.5)
     low = min(math.floor(position), size - 1)
@@ -94,7 +94,8 @@ def test_a_nan_and_an_infinity_reach_their_neighbours_only() -> None:
     [
         ((4, 5), {"height": 3, "width": 9}, (3, 9)),
         ((4, 5), {"scale_height": 1.5, "scale_width": 0.5}, (6, 2)),
-        ((4, 5), {"height": 3, "scale_width": 0.5}, (3, 2)),
+        ((4, 5), {"height": 3, "width": 7, "scale_width": 0.5}, (3, 7)),
+        ((4, 5), {"width": 7, "scale_height": 0.5}, (2, 7)),
         ((4, 5), {"scale_height": 2.0, "scale_width": 2.0, "mode": "odd_scale"}, (8, 9)),
         ((4, 5), {"mode": "to_even_down"}, (4, 4)),
         ((4, 5), {"mode": "to_even_up"}, (4, 6)),
