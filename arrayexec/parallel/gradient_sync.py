@@ -11,7 +11,7 @@ from ..comm import Communicator, GradientBuckets
 from ..context import context_of
 from ..dims import from_user, known
 from ..errors import BucketError, CollectiveError
-from ..executor import Inferred, allocate_segment, inferred
+from ..executor import Inferred, allocate_segment, inferred, note_write
 from ..plan import make_plan
 from ..symbol.graph import Graph
 from ..symbol.infer import infer_shapes, infer_types
@@ -143,7 +143,7 @@ class ShardedUpdate:
         outside = next((name for name in gradients if comm.size > 1 and comm.place(parameters[name]) is None), None)
         if outside is not None:
             raise CollectiveError(f"ShardedUpdate: parameter '{outside}' must lie in a shared segment, but it does not")
-        self._comm, self._updater = comm, get_updater(optimizer)
+        self._comm, self._parameters, self._updater = comm, parameters, get_updater(optimizer)
         self.pieces = list(buckets.owned())
         """Names and stretches of what this rank updates."""
         optimizer.idx2name |= {key: piece.name for key, piece in enumerate(self.pieces)}
@@ -159,6 +159,8 @@ class ShardedUpdate:
                 self._updater(key, gradient, parameter)
                 self._comm.spread(parameter)
         self._comm.barrier()
+        for name in used:
+            note_write(self._parameters[name], "the update")
 
 
 class LocalSteps:
