@@ -102,7 +102,7 @@ class Guard:
             ) from self._failure
 
     def look(self, what: str) -> None:
-        """As `check`; PeerFailure if a rank has said that it raised, or that it left before a collective of this one."""
+        """As `check`; PeerFailure if a rank has said that it raised, or that it left before a collective of this."""
         self.check(what)
         self._hear()
         gone = self._ranks(lambda said: said["state"] == "raised") or self._left(self._last)
@@ -261,7 +261,7 @@ class Guard:
         """Of several hosts, those without a rank that is not late."""
         hosts = dict.fromkeys(self.hosts[rank] for rank in late) if len(set(self.hosts)) > 1 else {}
         lost = [host for host in hosts if all(rank in late for rank, name in enumerate(self.hosts) if name == host)]
-        return f" (all of host {', '.join(lost)})" if lost else ""
+        return f" (all of host{'s' * (len(lost) > 1)} {', '.join(lost)})" if lost else ""
 
     # How a rank ends
 

@@ -206,6 +206,9 @@ class MPICommunicator(Communicator):
         handle = comm.Iallreduce(self._mpi.IN_PLACE, host) if root is None else comm.Ibcast(host, root)
         return handle, None if host is array else lambda: context.context_of(array).from_host(host, array)
 
+    def check(self, what: str) -> None:
+        self._guard.look(what)
+
     def barrier(self) -> None:
         operation = self._guard.enter("barrier", self.where)
         MPIRequest(self, operation, self._control.Ibarrier(), None).wait()

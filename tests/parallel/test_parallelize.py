@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 import arrayexec as ax
+from arrayexec.comm.guard import Guard
 from arrayexec.parallel.data_parallel_model import optimize_gradient_memory
 from arrayexec.parallel.predictor import convert_net_for_device, extract_predictor_net
 from arrayexec.train.model_helper import Reader
 from tests.parallel.parallelized import MODELS, batches, build, convolutional, mlp, train
+from tests.parallel.test_comm import Letters
 
 RECORDED = Path(__file__).parents[1] / "conformance" / "caffe2"
 
@@ -391,6 +393,22 @@ def test_differing_replicas_are_named() -> None:
         model.run(2)
     model.check_for_failures()
     model.synchronize(5)
+
+
+def test_a_rank_that_raised_or_left_is_seen_without_waiting() -> None:
+    for state, text in (("raised", "raised after barrier"), ("left", "left after barrier")):
+        letters = Letters(3)
+        watcher = Guard(letters, lambda: "")
+        watcher.enter("barrier", "step 1")
+        watcher.look("check_for_failures")
+        letters.hear(2, "waiting", 1)
+        watcher.look("check_for_failures")
+        letters.hear(0, state, 0)
+        with pytest.raises(ax.PeerFailure) as error:
+            watcher.look("check_for_failures")
+        assert str(error.value) == f"check_for_failures: rank 0 {text}; rank 1 is in barrier (step 1)"
+        with pytest.raises(ax.CollectiveError, match="no collective can follow one that failed"):
+            watcher.look("run")
 
 
 @pytest.mark.parametrize(("op", "wanted"), [("broadcast", 1.0), ("sum", 4.0), ("mean", 2.0)])
