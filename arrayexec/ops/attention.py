@@ -47,6 +47,7 @@ class Attention(Op):
 
     heads: int
     rows = None
+    batch_axis = 1
 
     def __post_init__(self) -> None:
         if self.heads < 1:
@@ -102,7 +103,7 @@ class SelfScores(Attention):
     """
 
     heads: int
-    examples = ({"queries_keys_values": (2, 4, 192), "heads": 2},)  # long, so that an enlarged one has few steps
+    examples = ({"queries_keys_values": (2, 4, 24), "heads": 2},)
 
     def infer(self, s: Any) -> None:
         s.queries_keys_values = (UNKNOWN,) * 3
@@ -133,7 +134,7 @@ class SelfValues(Attention):
 
     heads: int
     linear = ("queries_keys_values", "attention")
-    examples = ({"queries_keys_values": (2, 4, 192), "heads": 2},)  # long, so that an enlarged one has few steps
+    examples = ({"queries_keys_values": (2, 4, 24), "heads": 2},)
 
     def infer(self, s: Any) -> None:
         s.queries_keys_values = (UNKNOWN,) * 3

@@ -49,9 +49,10 @@ class CTCLoss(Op):
     outputs = ("out0",)
     hidden = ("alpha",)
     no_gradient = ("label", "data_lengths", "label_lengths")
-    examples = (  # many classes, so that an enlarged example has few steps
-        {"data": (3, 6, 120), "label": Sample((6, 2), 1, 2, True)},
-        {"data": (4, 6, 120), "label": Sample((6, 2), 0, 2, True), "use_data_lengths": True,
+    batch_axis = 1
+    examples = (  # many classes: the few numbers that are made a row are little beside them
+        {"data": (3, 6, 240), "label": Sample((6, 2), 1, 2, True)},
+        {"data": (4, 6, 180), "label": Sample((6, 2), 0, 2, True), "use_data_lengths": True,
          "data_lengths": Sample((6,), 3, 4, True), "use_label_lengths": True,
          "label_lengths": Sample((6,), 0, 1, True), "blank_label": "last"},
     )  # fmt: skip

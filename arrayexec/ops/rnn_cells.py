@@ -89,7 +89,7 @@ def plain_forward(layer: Layer, relu: bool, bias: Array, fresh: Array) -> None:
         else:
             xp.tanh(after, out=after)
         if layer.held is not None:
-            xp.copyto(after, before, where=layer.held[:, t])
+            _keep(xp, after, before, layer.held[:, t])
 
 
 def plain_backward(layer: Layer, relu: bool, arriving: Arriving, dgates: Array, carry: Array) -> Array:
@@ -146,8 +146,8 @@ def lstm_forward(layer: Layer, bias: Array, fresh: Array, small: Array) -> None:
             xp.multiply(one[:, :, 3], hidden, out=hidden)
             xp.matmul(hidden, layer.projection, out=after)
         if layer.held is not None:
-            xp.copyto(fill, cell, where=layer.held[:, t])
-            xp.copyto(after, before, where=layer.held[:, t])
+            _keep(xp, fill, cell, layer.held[:, t])
+            _keep(xp, after, before, layer.held[:, t])
 
 
 def lstm_backward(
@@ -207,6 +207,12 @@ def lstm_backward(
     return dstate, dcell
 
 
+def _keep(xp: Any, after: Array, before: Array, held: Array) -> None:
+    """Rows of ``before`` that are held go into ``after``, by direction: NumPy would copy what interleaves."""
+    for direction in range(len(after)):
+        xp.copyto(after[direction], before[direction], where=held[direction])
+
+
 def _cut(xp: Any, cell: Array, clip: tuple[float, float, bool], cut: Array) -> None:
     """Mark in ``cut[0]`` the cell states at a limit: no gradient goes through them."""
     xp.less_equal(cell, clip[0], out=cut[0])
@@ -241,7 +247,7 @@ def gru_forward(layer: Layer, bias: Array, inner_bias: Array, fresh: Array, smal
         xp.multiply(work, gates[..., size : 2 * size], out=work)
         xp.add(work, new, out=after)
         if layer.held is not None:
-            xp.copyto(after, before, where=layer.held[:, t])
+            _keep(xp, after, before, layer.held[:, t])
 
 
 def gru_backward(layer: Layer, arriving: Arriving, dgates: Array, fresh: Array, carry: Array, small: Array) -> Array:

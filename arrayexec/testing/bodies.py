@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..dims import UNKNOWN
 from ..errors import ArrayExecError
 from .naive import Array, NaiveRun, poisoned
 from .trial import Trial
@@ -262,14 +263,23 @@ def check_empty(trial: Trial) -> Iterator[str]:
 
 def with_rows(trial: Trial, rows: int, dtype: Any = None) -> Trial | None:
     """The example with another number of rows in its first input (and in the inputs that must follow)."""
-    if not trial.signature.inputs or not trial.samples or not trial.shape(trial.signature.inputs[0]):
+    axis = trial.op.batch_axis
+    if not trial.signature.inputs or not trial.samples or len(trial.shape(trial.signature.inputs[0])) <= axis:
         return None
     first = next(name for name in trial.signature.inputs if name in trial.samples)
-    length = trial.shape(first)[0]
+    length = trial.shape(first)[axis]
     stated = {name: tuple(sample.shape) for name, sample in trial.samples.items()}
-    alike = [name for name, shape in stated.items() if shape and shape[0] == length]
-    for names in ([first], alike):
-        shapes = {name: (rows, *stated[name][1:]) for name in names}
+    places = {  # where an input has the rows: on that axis or in front; None where they do not show
+        name: next((i for i in (axis, 0) if i < len(shape) and shape[i] == length), None)
+        for name, shape in stated.items()
+    }
+
+    def other(name: str, place: int, dim: Any) -> tuple[Any, ...]:
+        return (*stated[name][:place], dim, *stated[name][place + 1 :])
+
+    alike = {name: other(name, place, rows) for name, place in places.items() if place is not None}
+    free = {name: other(name, 0, UNKNOWN) for name in stated if axis and name not in alike and stated[name]}
+    for shapes in ({first: alike[first]}, alike, {**alike, **free}):
         try:
             changed = Trial(trial.cls, trial.example, dtype or trial.dtype, shapes)
             for name in (*changed.signature.arguments, *changed.signature.outputs, *changed.signature.hidden):
@@ -283,7 +293,9 @@ def with_rows(trial: Trial, rows: int, dtype: Any = None) -> Trial | None:
 def batch_inputs(trial: Trial) -> set[str] | None:
     """Inputs that carry the rows of the first output: those whose first dim follows it. None if nothing follows."""
     rows = trial.shape(trial.signature.outputs[0])[:1]
-    other = with_rows(trial, trial.shape(trial.signature.inputs[0])[0] + 1) if trial.signature.inputs else None
+    if not trial.signature.inputs:
+        return None
+    other = with_rows(trial, trial.shape(trial.signature.inputs[0])[trial.op.batch_axis] + 1)
     if other is None or not rows:
         return None
     return {
@@ -332,7 +344,8 @@ def check_scratch(trial: Trial) -> Iterator[str]:
     largest = max(int(np.prod(trial.shape(name))) * 4 for name in names)
     first = next(name for name in trial.signature.inputs if name in trial.samples)
     factor = -(-LARGE // max(largest, 1))
-    large = with_rows(trial, (trial.shape(first) or (1,))[0] * factor, np.float32)
+    axis = trial.op.batch_axis
+    large = with_rows(trial, (*trial.shape(first), 1)[axis] * factor, np.float32)
     if large is None:
         return
     for is_train in modes(trial):
