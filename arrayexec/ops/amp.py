@@ -14,13 +14,14 @@ from ..registry import Many, Op, Sample, Temp, register_op
 Array = Any
 
 
-def _floating(kind: Any) -> bool:
-    return bool(kind.kind == "f" or kind.name == "bfloat16")
+def _mixed(kind: Any) -> bool:
+    """Whether mixed precision casts arrays of this type: float64 stays what it is."""
+    return kind.name in ("float32", "float16", "bfloat16")
 
 
 @register_op
 class amp_cast(Op):
-    """``out = data`` in the element type ``dtype`` if data are of a floating type, else as they are."""
+    """``out = data`` in the element type ``dtype`` if data are float32, float16 or bfloat16, else as they are."""
 
     dtype: np.dtype[Any]
     rows = "parallel"
@@ -32,10 +33,10 @@ class amp_cast(Op):
 
     def types(self, t: Any) -> None:
         if t.data is not None:
-            t.out = self.dtype if _floating(t.data) else t.data
+            t.out = self.dtype if _mixed(t.data) else t.data
 
     def forward(self, xp: Any, data: Array, out: Array) -> None:
-        xp.copyto(out, data, casting="same_kind")
+        xp.copyto(out, data, casting="unsafe")
 
     def backward(self, xp: Any, dout: Array, ddata: Array) -> None:
         xp.copyto(ddata, dout, casting="same_kind")
@@ -43,9 +44,9 @@ class amp_cast(Op):
 
 @register_op
 class amp_multicast(Op):
-    """``out0, out1, …`` = all data in the widest floating type among them, or with ``cast_narrow`` in the narrowest.
+    """``out0, out1, …`` = all data in the widest type among them, or with ``cast_narrow`` in the narrowest.
 
-    Each has the shape of its input; whole numbers stay as they are. Of two types of one size the first counts.
+    Each has the shape of its input; what is not float32, float16 or bfloat16 stays as it is. Of two types of one size the first counts.
     """
 
     num_outputs: int
@@ -73,8 +74,8 @@ class amp_multicast(Op):
         if any(kind is None for kind in t.data):
             return
         choose = min if self.cast_narrow else max
-        common = choose(filter(_floating, t.data), key=lambda kind: kind.itemsize, default=None)
-        t.out = tuple(common if _floating(kind) else kind for kind in t.data)
+        common = choose(filter(_mixed, t.data), key=lambda kind: kind.itemsize, default=None)
+        t.out = tuple(common if _mixed(kind) else kind for kind in t.data)
 
     def forward(self, xp: Any, data: Many, out: Many) -> None:
         for source, target in zip(data, out, strict=True):
@@ -103,7 +104,7 @@ class _scale_gradient(Op):
         t.out = t.data
         t.data = t.out
         t.scale = "float32"
-        if t.data is not None and not _floating(t.data):
+        if t.data is not None and not (t.data.kind == "f" or _mixed(t.data)):
             t.fail("data", f"must be of a floating type, but it is {t.data.name}")
 
     def forward(self, xp: Any, data: Array, scale: Array, out: Array) -> None:

@@ -169,7 +169,7 @@ _ONE_ARRAY = (
         fields={"a": (float, 0.0), "b": (float, 0.0), "c": (float, 0.0)}, values={"a": 1.5, "b": -0.5, "c": 0.25}),
     Row("_contrib_round_ste", _ROUND, ("dout",), note=f"{_HALVES} The gradient passes as it is.", whole=True),
     Row("_contrib_sign_ste", "sign(data)", ("dout",), note="The gradient passes as it is."),
-    Row("_contrib_gradientmultiplier", "data", ("dout * scalar",), fields=_NUMBER, values={"scalar": -0.5}),
+    Row("_contrib_gradientmultiplier", "data", ("dout * scalar",), fields=_TYPED, values={"scalar": -0.5}, hints=_HINTS),
     Row("logical_not", "data == 0", note=_ZERO),
     Row("clip", "minimum(maximum(data, a_min), a_max)", ("dout * (data >= a_min) * (data <= a_max)",),
         note="At a bound the gradient passes; NaN stays NaN.", fields={"a_min": (float, ...), "a_max": (float, ...)},
