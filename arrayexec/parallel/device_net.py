@@ -38,13 +38,13 @@ class Stretch:
 Piece = tuple[Array, Array, dict[str, Array], bool]
 
 
-def stretches(params: Mapping[str, Parameter], alignment: int) -> list[Stretch]:
-    """Cut a segment, laid out by `allocate_segment`, where type or decay change."""
+def stretches(params: Mapping[str, Parameter], alignment: int, by_decay: bool) -> list[Stretch]:
+    """Cut a segment, laid out by `allocate_segment`, where the type changes (``by_decay``: or whether it decays)."""
     offset, placed_ones = 0, []
     for name, one in params.items():
         kind = np.dtype(one.dtype)
         size = -(-int(np.prod(one.shape, dtype=np.int64)) * kind.itemsize // alignment) * alignment
-        placed_ones.append((name, offset, offset + size, kind, one.decays))
+        placed_ones.append((name, offset, offset + size, kind, one.decays and by_decay))
         offset += size
     found = []
     for (kind, decays), group in itertools.groupby(placed_ones, lambda item: item[3:]):
@@ -151,6 +151,12 @@ class DeviceNet:
         views |= allocate_segment(self.context, "state", tables)[1] if tables else {}
         self.states |= {f"{param}{suffix}": view for param, view in views.items()}
         self._state_of |= {(name, param): view for param, view in views.items()}
+
+    def gradient_parts(self, cuts: Iterable[Stretch]) -> list[Array]:
+        """All gradients, in as few arrays as they lie in."""
+        if self.loose:
+            return [self.gradient(name) for cut in cuts for name in cut.names]
+        return [cut.of(self.blocks["gradient"]) for cut in cuts]
 
     def pieces(self, cuts: Iterable[Stretch], states: Iterable[str]) -> Iterator[Piece]:
         """Flat (parameter, gradient, states, whether it decays) of what an update moves alike."""

@@ -81,7 +81,8 @@ class ParallelModel(ModelState):
         for device in self.devices:
             for name, one in device.net.states.items():
                 one.initializer._init_weight(InitDesc(name), device.states[name])
-        self._cuts = stretches(self.trained, self.master.context.alignment)
+        by_decay = bool(optimizer is not None and optimizer.weight_decay)
+        self._cuts = stretches(self.trained, self.master.context.alignment, by_decay)
         self._started = True
         if lender is None:
             self.sync_parameters()
@@ -90,7 +91,7 @@ class ParallelModel(ModelState):
 
             self._group = join(options.contexts, options.use_nccl)
         if self.comm is not None and self.trained and self.reduces:
-            flat = [cut.of(self.master.blocks["gradient"]) for cut in self._cuts]
+            flat = self.master.gradient_parts(stretches(self.trained, self.master.context.alignment, False))
             self._buckets = GradientBuckets(
                 self.comm, self.master.gradients, flat, options.max_concurrent_distributed_ops
             )  # fmt: skip
@@ -283,17 +284,17 @@ class ParallelModel(ModelState):
             self._arrived[name] += 1
             if self._arrived[name] < len(self.devices):
                 return
-            self._add_up(name)
+            self._add_up([device.gradient(name) for device in self.devices])
             self._buckets.ready(name)  # type: ignore[union-attr]
 
-    def _add_up(self, name: str) -> None:
-        """Add the gradients of the other devices to the master's, in the devices' order."""
-        total, context = self.master.gradient(name), self.master.context
-        for device in self.devices[1:]:
-            part = device.gradient(name)
+    def _add_up(self, parts: Sequence[Array]) -> None:
+        """Add the arrays of the other devices to the master's, in the devices' order."""
+        total, context = parts[0], self.master.context
+        for given in parts[1:]:
+            part = given
             if not context.device.owns(part):
                 part = context.empty(tuple(total.shape), total.dtype, "gradient")
-                copyto(part, device.gradient(name))
+                copyto(part, given)
             with context.enter():
                 context.xp.add(total, part, out=total)
 
@@ -301,22 +302,19 @@ class ParallelModel(ModelState):
         """Let the gradients be sums over devices and ranks, on every device that updates."""
         if not self.reduces:
             return
-        if self._buckets is not None:
-            self._buckets.finish()
-        elif self._group is not None:
-            if self.master.loose:
-                parts = [[device.gradient(name) for device in self.devices] for name in self.trained]
-            else:
-                parts = [[cut.of(device.blocks["gradient"]) for device in self.devices] for cut in self._cuts]
-            for arrays in parts:
+        held = [device.gradient_parts(self._cuts) for device in self.devices]
+        if self._group is not None:
+            for arrays in zip(*held, strict=True):
                 self._group.allreduce(arrays)
             return
+        if self._buckets is not None:
+            self._buckets.finish()
         else:
-            for name in self.trained if len(self.devices) > 1 else ():
-                self._add_up(name)
-        for device in self._updated()[1:]:
-            for name in self.trained:
-                copyto(device.gradient(name), self.master.gradient(name))
+            for arrays in zip(*held, strict=True):
+                self._add_up(arrays)
+        for mine in held[1 : len(self._updated())]:
+            for target, source in zip(mine, held[0], strict=True):
+                copyto(target, source)
 
     # --- updates -----------------------------------------------------------------------------------------------
 
