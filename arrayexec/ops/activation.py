@@ -19,20 +19,23 @@ from .softmax import WIDE, class_view, keep_where, sigmoid
 class Activation(Op):
     """``out`` = act_type(data), each value alone.
 
-    relu max(x, 0), with slope 0 at 0; sigmoid 1 / (1 + e⁻ˣ); tanh; softrelu log(1 + eˣ); softsign x / (1 + |x|).
-    NaN goes through, in relu too.
+    relu max(x, 0), with slope 0 at 0; sigmoid 1 / (1 + e⁻ˣ); tanh; softrelu log(1 + eˣ); softsign x / (1 + |x|);
+    log_sigmoid -log(1 + e⁻ˣ); mish x tanh(log(1 + eˣ)). NaN goes through, in relu too.
     """
 
-    act_type: Literal["relu", "sigmoid", "tanh", "softrelu", "softsign"]
+    act_type: Literal["relu", "sigmoid", "tanh", "softrelu", "softsign", "log_sigmoid", "mish"]
     inplace: ClassVar[Mapping[str, str]] = {"out": "data", "ddata": "dout"}
     rows = "parallel"
     examples = tuple(
         {"data": Sample((2, 3, 4), low, high), "act_type": kind}
         for kind, low, high in (
             ("relu", 0.1, 2), ("relu", -2, -0.1), ("sigmoid", -4, 4), ("tanh", -2, 2), ("softrelu", -4, 4),
-            ("softsign", 0.1, 2), ("softsign", -2, -0.1),
+            ("softsign", 0.1, 2), ("softsign", -2, -0.1), ("log_sigmoid", -4, 4), ("mish", -4, 4),
         )
     )  # fmt: skip
+
+    def unused(self) -> Iterable[str]:
+        return ("out",) if self.act_type == "mish" else ("data",)
 
     def infer(self, s: Any) -> None:
         s.out = s.data
@@ -45,7 +48,11 @@ class Activation(Op):
 
     def temps(self, s: Any) -> dict[str, Any]:
         kind = "bool" if self.act_type == "relu" else s.dtype("data")
-        return {"size": (s.data if self.act_type[:4] == "soft" else (0,), kind), "slope": (s.data, kind)}
+        plain = self.act_type in ("relu", "sigmoid", "tanh")
+        return {
+            "size": ((0,) if plain else s.data, kind), "slope": (s.data, kind),
+            "gates": ((2, *s.data) if self.act_type == "mish" else (0,), kind),
+        }  # fmt: skip
 
     def forward(self, xp: Any, data: Any, out: Any, size: Temp) -> None:
         match self.act_type:
@@ -56,18 +63,22 @@ class Activation(Op):
             case "tanh":
                 xp.tanh(data, out=out)
             case "softrelu":
-                xp.abs(data, out=size)
-                xp.negative(size, out=size)
-                xp.exp(size, out=size)
-                xp.log1p(size, out=size)
+                _overshoot(xp, data, size)
                 xp.maximum(data, 0, out=out)
                 xp.add(out, size, out=out)
             case "softsign":
                 xp.abs(data, out=size)
                 xp.add(size, 1, out=size)
                 xp.divide(data, size, out=out)
+            case "log_sigmoid":
+                _overshoot(xp, data, size)
+                xp.minimum(data, 0, out=out)
+                xp.subtract(out, size, out=out)
+            case "mish":
+                _soft_gate(xp, data, size)
+                xp.multiply(data, size, out=out)
 
-    def backward(self, xp: Any, dout: Any, out: Any, ddata: Any, slope: Temp) -> None:
+    def backward(self, xp: Any, dout: Any, data: Any, out: Any, ddata: Any, slope: Temp, gates: Temp) -> None:
         match self.act_type:
             case "relu":
                 xp.not_equal(out, 0, out=slope)  # out is above 0, or NaN, which passes
@@ -87,9 +98,20 @@ class Activation(Op):
                 xp.abs(out, out=slope)
                 xp.subtract(1, slope, out=slope)
                 xp.multiply(slope, slope, out=slope)
+            case "log_sigmoid":  # 1 - eʸ
+                xp.expm1(out, out=slope)
+                xp.negative(slope, out=slope)
+            case "mish":  # t + x σ(x) (1 - t²)
+                _soft_gate(xp, data, slope)
+                xp.multiply(slope, slope, out=gates[0])
+                xp.subtract(1, gates[0], out=gates[0])
+                sigmoid(xp, data, gates[1])
+                xp.multiply(gates[0], gates[1], out=gates[0])
+                xp.multiply(gates[0], data, out=gates[0])
+                xp.add(slope, gates[0], out=slope)
         xp.multiply(dout, slope, out=ddata)
 
-    def gradient(self, sym: Any, dout: Any, out: Any) -> Mapping[str, Any]:
+    def gradient(self, sym: Any, dout: Any, data: Any, out: Any) -> Mapping[str, Any]:
         match self.act_type:
             case "relu":
                 slope = out != 0
@@ -101,7 +123,26 @@ class Activation(Op):
                 slope = -sym.expm1(-out)
             case "softsign":
                 slope = sym.square(1 - abs(out))
+            case "log_sigmoid":
+                slope = -sym.expm1(out)
+            case "mish":
+                gate = sym.tanh(sym.Activation(data, act_type="softrelu"))
+                slope = gate + data * sym.sigmoid(data) * (1 - sym.square(gate))
         return {"data": dout * slope}
+
+
+def _overshoot(xp: Any, data: Any, out: Any) -> None:
+    """``out`` = log(1 + e^-|data|): what softrelu is above max(data, 0)."""
+    xp.abs(data, out=out)
+    xp.negative(out, out=out)
+    xp.exp(out, out=out)
+    xp.log1p(out, out=out)
+
+
+def _soft_gate(xp: Any, data: Any, out: Any) -> None:
+    """``out`` = tanh(log(1 + e^data))."""
+    xp.logaddexp(data, 0, out=out)
+    xp.tanh(out, out=out)
 
 
 _SELU_SCALE, _SELU_ALPHA = 1.0507009873554804934193349852946, 1.6732632423543772848170429916717

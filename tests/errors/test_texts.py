@@ -141,7 +141,9 @@ cases(
     gradient_heads_count=lambda: dense().gradient("data", [Var("a"), Var("b")]),
     gradient_heads_of_two=lambda: dense().gradient("data", [sym.Group([Var("a"), Var("b")])]),
     gradient_not_known=lambda: sym.sum(sym.Dropout(dense(), name="drop")).gradient("data"),
-    gradient_of_no_operator=lambda: sym.digamma(Var("data"), name="n").gradient("data"),
+    gradient_of_no_operator=lambda: sym.trigamma(Var("data"), name="n").gradient("data"),
+    namespace_name=lambda: sym.random.unifrom(),
+    namespace_mixed=lambda: sym.random.uniform(Var("low"), 1.0),
     gradient_of_a_loss_head=lambda: sym.SoftmaxOutput(dense(), name="softmax").gradient("fc_weight"),
 )
 

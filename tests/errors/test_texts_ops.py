@@ -21,7 +21,7 @@ from tests.errors.recorder import PACKAGE, Faults, Recorder, checks_of
 # Families whose refusals stand in a file of texts of their own.
 OTHER_FILES = set("pad order select gather running constant index reduce moments rnn_parameters".split())
 OTHER_FILES |= set("conv deconv deform correlation pool pool_legacy resample resize separable windows".split())  # test_conv_errors.py
-OTHER_FILES |= set("boxes multibox overlap proposal roi roi_align sampler".split())  # test_detection_errors.py
+OTHER_FILES |= set("boxes multibox overlap proposal psroi roi roi_align sampler".split())  # test_detection_errors.py
 OTHER_FILES |= set("matrix factor draw random_number random_sample".split())  # test_linalg_errors.py
 OTHER_FILES |= set("group_norm local_norm ctc heads sequence attention amp rnn rnn_cells".split())
 RECORDER = Recorder(
@@ -56,6 +56,7 @@ def refused(symbol: Callable[[], Any], *, types: bool = False, **known: Any) -> 
 cases(
     activation_gamma_dims=refused(lambda: sym.LeakyReLU(A, Var("g"), act_type="prelu", name="n"), a=(2, 3), g=(1, 3)),
     elemwise_shapes=refused(lambda: sym.elemwise_add(A, B, name="n"), a=(2, 3), b=(2, 4)),
+    batch_moments_rank=refused(lambda: sym._batch_moments(A, name="n"), a=(3,)),
     elemwise_power=lambda: sym._power(A, B, name="n").bind(
         CPU, {"a": np.array([2], np.int32), "b": np.array([-1], np.int32)}, grad_req="null"
     ).forward(),

@@ -20,12 +20,18 @@ def _sigmoid(x: float) -> float:
     return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
 
 
+def _gate(x: float) -> float:
+    return math.tanh(max(x, 0.0) + math.log1p(math.exp(-abs(x))))
+
+
 ACTIVATIONS: dict[str, tuple[Scalar, Scalar]] = {
     "relu": (lambda x: max(x, 0.0), lambda x: float(x > 0)),
     "sigmoid": (_sigmoid, lambda x: _sigmoid(x) * _sigmoid(-x)),
     "tanh": (math.tanh, lambda x: 1 / math.cosh(x) ** 2 if abs(x) < 300 else 0.0),
     "softrelu": (lambda x: max(x, 0.0) + math.log1p(math.exp(-abs(x))), _sigmoid),
     "softsign": (lambda x: x / (1 + abs(x)), lambda x: 1 / (1 + abs(x)) ** 2),
+    "log_sigmoid": (lambda x: min(x, 0.0) - math.log1p(math.exp(-abs(x))), lambda x: _sigmoid(-x)),
+    "mish": (lambda x: x * _gate(x), lambda x: _gate(x) + x * _sigmoid(x) * (1 - _gate(x) ** 2)),
 }
 EDGES = np.array([-1e4, -800.0, -90.0, -20.0, -1.5, -1e-3, 0.0, 1e-3, 1.5, 20.0, 90.0, 800.0, 1e4])
 

@@ -283,7 +283,7 @@ def here(call: Any) -> str:
         (
             lambda: sym.Activation(sym.Variable("x"), act_type="rel", name="f"), errors.AttributeValueError,
             "Activation 'f' {}: attribute 'act_type' must be one of relu, sigmoid, tanh, softrelu, softsign, "
-            "but it is 'rel'; did you mean 'relu'?",
+            "log_sigmoid, mish, but it is 'rel'; did you mean 'relu'?",
         ),
     ],
 )  # fmt: skip
