@@ -9,7 +9,7 @@ MATRICES = (64, 64, 64)
 IMAGES = (8, 3, 224, 224)
 BIASES = (1, 64, 1, 1)
 TRIANGLES = "np.tril(A)"
-STEPS = (30, 32, 200)
+STEPS, LENGTHS = (30, 32, 200), Sample((32,), 1, 30, True)
 SCORES = np.random.default_rng(1).permutation(8 * BOXES).reshape(8, BOXES) / 1e5  # no two alike
 
 SHAPES = [
@@ -71,10 +71,13 @@ SHAPES = [
       "dout.astype(np.float32)", "data.half()"),
     R("amp_cast", "ResNet-50 stage 1", dict(data=ACT, dtype="float16"), "data.astype(np.float16)",
       "dout.astype(np.float32)", "data.half()"),
-    R("amp_multicast", "ResNet-50 stage 1", dict(data_0=ACT, data_1=ACT, num_outputs=2), "data_0.copy(), data_1.copy()"),
+    R("amp_multicast", "ResNet-50 stage 1", dict(data_0=ACT, data_1=ACT, num_outputs=2),
+      "data_0.copy(), data_1.copy()"),
     R("all_finite", "ResNet-50 stage 1", dict(data=ACT), "np.isfinite(data).all()", torch="torch.isfinite(data).all()"),
     R("multi_all_finite", "ResNet-50 weights", dict(array_0=(512, 512, 3, 3), array_1=(2048, 512), num_arrays=2),
       "np.isfinite(array_0).all() and np.isfinite(array_1).all()"),
+    R("_scale_gradient", "ResNet-50 stage 1", dict(data=ACT), "data.copy()", "dout * scale"),
+    R("cast_storage", "ResNet-50 stage 1", dict(data=ACT, stype="default")),
     R("add_n", "DenseNet-121", dict(arg0=ACT, arg1=ACT, arg2=ACT, num_args=3), "arg0 + arg1 + arg2",
       torch="arg0 + arg1 + arg2"),
     R("broadcast_to", "ResNet-50 stage 1", dict(data=BIASES, shape=ACT), f"np.broadcast_to(data, {ACT}).copy()",
@@ -128,6 +131,7 @@ REDUCTIONS = [
     *_reduction("min", "data.min({axis})", "{wide} * (data == {out})", "data.amin({axis})"),
     *_reduction("norm", "np.sqrt((data * data).sum({axis}))", "{wide} / {out} * data",
                 "torch.linalg.vector_norm(data, 2, {axis})"),
+    *_reduction("_square_sum", "(data * data).sum({axis})", "2 * data * {wide}"),
     R("argmax", "LSTM-200 output", dict(data=WORDS, axis=1), "data.argmax(1)", torch="data.argmax(1)"),
     R("argmin", "LSTM-200 output", dict(data=WORDS, axis=1), "data.argmin(1)", torch="data.argmin(1)"),
     R("argmax", "SSD-300 classes", dict(data=(8, 21, BOXES), axis=1), "data.argmax(1)", torch="data.argmax(1)"),
@@ -135,8 +139,9 @@ REDUCTIONS = [
     R("_np_cumsum", "LSTM-200 output", dict(a=WORDS, axis=1), "a.cumsum(1)",
       "dout[:, ::-1].cumsum(1)[:, ::-1]", "a.cumsum(1)"),
     R("topk", "ResNet-50 output", dict(data=(256, 1000), k=5, ret_typ="value"),
-      "-np.sort(-data, 1)[:, :5]", torch="data.topk(5, 1).values"),
-    R("topk", "LSTM-200 beam", dict(data=(32, 10000), k=10), "np.argsort(-data, 1)[:, :10]", torch="data.topk(10).indices"),
+      "np.take_along_axis(data, np.argsort(-data, 1)[:, :5], 1)", torch="data.topk(5, 1).values"),
+    R("topk", "LSTM-200 beam", dict(data=(32, 10000), k=10), "np.argsort(-data, 1)[:, :10]",
+      torch="data.topk(10).indices"),
     R("sort", "SSD-300 scores", dict(data=SCORES), "np.sort(data, 1)", torch="data.sort(1).values"),
     R("argsort", "SSD-300 scores", dict(data=SCORES), "np.argsort(data, 1)", torch="data.argsort(1)"),
 ]  # fmt: skip
@@ -158,7 +163,8 @@ INDICES = [
     R("gather_nd", "LSTM-200", dict(data=(32, 30, 200), indices=PLACES), "data[tuple(indices.astype(int))]",
       "peers.added_at(np, dout, data.shape, indices)"),
     R("scatter_nd", "LSTM-200", dict(data=(320, 200), indices=PLACES, shape=(32, 30, 200)),
-      "(lambda full: (full.__setitem__(tuple(indices.astype(int)), data), full)[1])(np.zeros((32, 30, 200), np.float32))",
+      "(lambda full: (full.__setitem__(tuple(indices.astype(int)), data), full)[1])"
+      "(np.zeros((32, 30, 200), np.float32))",
       "dout[tuple(indices.astype(int))]"),
     R("_scatter_set_nd", "LSTM-200", dict(lhs=(32, 30, 200), rhs=(320, 200), indices=PLACES, shape=(32, 30, 200)),
       "(lambda full: (full.__setitem__(tuple(indices.astype(int)), rhs), full)[1])(lhs.copy())"),
@@ -171,13 +177,13 @@ INDICES = [
       "np.ravel_multi_index(tuple(data.astype(int)), (38, 38)).astype(np.float32)"),
     R("_unravel_index", "SSD-300 conv4_3", dict(data=Sample((8 * BOXES,), 0, 1443, True), shape=(38, 38)),
       "np.stack(np.unravel_index(data.astype(int), (38, 38))).astype(np.float32)"),
-    R("SequenceMask", "LSTM-200", dict(data=STEPS, sequence_length=Sample((32,), 1, 30, True), use_sequence_length=True),
+    R("SequenceMask", "LSTM-200", dict(data=STEPS, sequence_length=LENGTHS, use_sequence_length=True),
       "data * (np.arange(30)[:, None] < sequence_length)[..., None]",
       "dout * (np.arange(30)[:, None] < sequence_length)[..., None], np.zeros(32)"),
-    R("SequenceLast", "LSTM-200", dict(data=STEPS, sequence_length=Sample((32,), 1, 30, True), use_sequence_length=True),
+    R("SequenceLast", "LSTM-200", dict(data=STEPS, sequence_length=LENGTHS, use_sequence_length=True),
       "data[sequence_length.astype(int) - 1, np.arange(32)]"),
-    R("SequenceReverse", "LSTM-200", dict(data=STEPS, sequence_length=Sample((32,), 1, 30, True),
-      use_sequence_length=True), "(lambda i: data[np.where(i < sequence_length, sequence_length - 1 - i, i).astype(int), "
+    R("SequenceReverse", "LSTM-200", dict(data=STEPS, sequence_length=LENGTHS, use_sequence_length=True),
+      "(lambda i: data[np.where(i < sequence_length, sequence_length - 1 - i, i).astype(int), "
       "np.arange(32)])(np.arange(30)[:, None])"),
 ]  # fmt: skip
 
@@ -209,7 +215,8 @@ LINEAR_ALGEBRA = [
     R("_linalg_trsm", "Gaussian process", {"A": POSITIVE, "B": MATRICES}, f"np.linalg.solve({TRIANGLES}, B)",
       torch="torch.linalg.solve_triangular(A, B, upper=False)"),
     R("_linalg_potrf", "Gaussian process", {"A": POSITIVE}, "np.linalg.cholesky(A)", torch="torch.linalg.cholesky(A)"),
-    R("_linalg_potri", "Gaussian process", {"A": POSITIVE}, "np.linalg.inv(np.tril(A) @ np.tril(A).transpose(0, 2, 1))"),
+    R("_linalg_potri", "Gaussian process", {"A": POSITIVE},
+      "np.linalg.inv(np.tril(A) @ np.tril(A).transpose(0, 2, 1))"),
     R("_linalg_inverse", "Gaussian process", {"A": POSITIVE}, "np.linalg.inv(A)", torch="torch.linalg.inv(A)"),
     R("_linalg_det", "Gaussian process", {"A": POSITIVE / 60}, "np.linalg.det(A)", torch="torch.linalg.det(A)"),
     R("_linalg_slogdet", "Gaussian process", {"A": POSITIVE}, "np.linalg.slogdet(A)",

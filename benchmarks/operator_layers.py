@@ -1,4 +1,4 @@
-"""Rows of the operator benchmark: layers, norms, losses, attention, detection, random numbers, in the sizes of their use.
+"""Rows of the operator benchmark: layers, losses, attention, detection, random numbers, in the sizes of their use.
 
 ACT is an activation of ResNet-50, batch 8; WORDS the logits of LSTM-200, 10 steps of 32 sentences; BOXES the anchors of
 SSD-300. See :mod:`operator_row` for what a row says.
@@ -56,8 +56,8 @@ LAYERS = [
     R("LeakyReLU", "transformer base", dict(data=(1024, 2048), act_type="gelu"), torch="F.gelu(data)"),
     R("Convolution", "ResNet-50 stage 1, 3x3", dict(data=ACT, kernel=(3, 3), pad=(1, 1), num_filter=64, no_bias=True),
       **CONV),
-    R("Convolution", "ResNet-50 stage 3, 1x1", dict(data=(8, 1024, 14, 14), kernel=(1, 1), num_filter=256, no_bias=True),
-      "np.matmul(weight.reshape(256, 1024), data.reshape(8, 1024, 196)).reshape(8, 256, 14, 14)",
+    R("Convolution", "ResNet-50 stage 3, 1x1", dict(data=(8, 1024, 14, 14), kernel=(1, 1), num_filter=256,
+      no_bias=True), "np.matmul(weight.reshape(256, 1024), data.reshape(8, 1024, 196)).reshape(8, 256, 14, 14)",
       torch="F.conv2d(data, weight)"),
     R("Convolution", "ResNet-50 stem, 7x7", dict(data=(8, 3, 224, 224), kernel=(7, 7), stride=(2, 2), pad=(3, 3),
       num_filter=64, no_bias=True), torch="F.conv2d(data, weight, stride=2, padding=3)"),
@@ -108,11 +108,13 @@ LAYERS = [
     R("LayerNorm", "transformer base", dict(data=(1024, 512)), _normed("-1", 1e-5, "1, -1"),
       "peers.layer_norm_backward(np, dout, data, gamma, 1e-5)", "F.layer_norm(data, (512,), gamma, beta)"),
     R("InstanceNorm", "style transfer", dict(data=ACT), _normed("(2, 3)", 1e-3, "1, -1, 1, 1"),
-      "peers.group_norm_backward(np, dout, data, gamma, 64, 1e-3)", "F.instance_norm(data, weight=gamma, bias=beta, eps=1e-3)"),
+      "peers.group_norm_backward(np, dout, data, gamma, 64, 1e-3)",
+      "F.instance_norm(data, weight=gamma, bias=beta, eps=1e-3)"),
     R("GroupNorm", "ResNet-50 with groups", dict(data=ACT, num_groups=32), "(lambda data: "
       + NORMED.format(axes="2", eps=1e-5) + ")(data.reshape(8, 32, -1)).reshape(data.shape)"
       " * gamma.repeat(2).reshape(1, -1, 1, 1) + beta.repeat(2).reshape(1, -1, 1, 1)",
-      "peers.group_norm_backward(np, dout, data, gamma, 32, 1e-5)", "F.group_norm(data, 32, gamma.repeat_interleave(2), beta.repeat_interleave(2))"),
+      "peers.group_norm_backward(np, dout, data, gamma, 32, 1e-5)",
+      "F.group_norm(data, 32, gamma.repeat_interleave(2), beta.repeat_interleave(2))"),
     R("L2Normalization", "ArcFace", dict(data=(1024, 512)),
       "data / np.sqrt((data * data).sum(1, keepdims=True) + 1e-10)", torch="F.normalize(data, dim=1)"),
     R("L2Normalization", "SSD-300 conv4_3", dict(data=(8, 512, 38, 38), mode="channel"),
@@ -159,10 +161,12 @@ LAYERS = [
     R("Dropout", "AlexNet", dict(data=(64, 4096), p=0.5),
       "data * (rng.random(data.shape, np.float32) > 0.5) * 2", "dout * mask * 2", same=False,
       setup="mask = rng.random(data.shape) > 0.5", torch="F.dropout(data)"),
-    R("Embedding", "LSTM-200", dict(data=Sample((32, 30), 0, 9999, True), input_dim=10000, output_dim=200),
-      "weight[data.astype(int)]", "peers.rows_added(np, dout, data, weight)", "F.embedding(data.long(), weight)"),
-    R("_contrib_SparseEmbedding", "LSTM-200", dict(data=Sample((32, 30), 0, 9999, True), input_dim=10000, output_dim=200),
-      "weight[data.astype(int)]", "peers.rows_added(np, dout, data, weight)", "F.embedding(data.long(), weight)"),
+    R("Embedding", "LSTM-200", dict(data=Sample((32, 30), 0, 9999, True), input_dim=10000,
+      output_dim=200), "weight[data.astype(int)]", "peers.rows_added(np, dout, data, weight)",
+      "F.embedding(data.long(), weight)"),
+    R("_contrib_SparseEmbedding", "LSTM-200", dict(data=Sample((32, 30), 0, 9999, True), input_dim=10000,
+      output_dim=200), "weight[data.astype(int)]", "peers.rows_added(np, dout, data, weight)",
+      "F.embedding(data.long(), weight)"),
     R("_contrib_div_sqrt_dim", "transformer base", dict(data=(64, 128, 128)), "data / np.sqrt(128)",
       "dout / np.sqrt(128)"),
     R("_contrib_interleaved_matmul_selfatt_qk", "transformer base", dict(queries_keys_values=ATTENTION, heads=8),
@@ -179,8 +183,8 @@ LAYERS = [
 REGIONS = dict(cls_prob=Sample((1, 24, 38, 38), 0, 1), bbox_pred=Sample((1, 48, 38, 38), -0.2, 0.2),
                im_info=np.array([[600, 600, 1]]))  # fmt: skip
 DETECTION = [
-    R("_contrib_MultiBoxPrior", "SSD-300 conv4_3", dict(data=(1, 512, 38, 38), sizes=(0.1, 0.14), ratios=(1.0, 2.0, 0.5),
-      clip=False), "peers.anchors(np, 38, (0.1, 0.14), (1.0, 2.0, 0.5))"),
+    R("_contrib_MultiBoxPrior", "SSD-300 conv4_3", dict(data=(1, 512, 38, 38), sizes=(0.1, 0.14),
+      ratios=(1.0, 2.0, 0.5)), "peers.anchors(np, 38, (0.1, 0.14), (1.0, 2.0, 0.5))"),
     R("_contrib_MultiBoxTarget", "SSD-300", dict(anchor=Sample((1, BOXES, 4), 0, 1), label=TRUTH,
       cls_pred=(8, 21, BOXES), negative_mining_ratio=3.0), "peers.targets(np, anchor, label)", same=False),
     R("_contrib_MultiBoxDetection", "SSD-300", dict(cls_prob=Sample((8, 21, BOXES), 0, 0.05),
@@ -201,6 +205,8 @@ DETECTION = [
       pooled_size=(7, 7), spatial_scale=0.0625), "peers.roi_pool(np, data, rois, 7, 0.0625)"),
     R("_contrib_ROIAlign", "Mask R-CNN on ResNet-50", dict(data=(1, 512, 38, 38), rois=peers.rois(128, 600),
       pooled_size=(7, 7), spatial_scale=0.0625, sample_ratio=2), "peers.roi_align(np, data, rois, 7, 0.0625)"),
+    R("_contrib_PSROIPooling", "R-FCN on ResNet-50", dict(data=(1, 21 * 49, 38, 38), rois=peers.rois(128, 600),
+      output_dim=21, pooled_size=7, spatial_scale=0.0625), "peers.psroi_pool(np, data, rois, 21, 7, 0.0625)"),
     R("_contrib_Proposal", "RPN on ResNet-50", REGIONS, "peers.proposals(np, cls_prob, bbox_pred)", same=False),
     R("_contrib_MultiProposal", "RPN on ResNet-50", REGIONS, "peers.proposals(np, cls_prob, bbox_pred)", same=False),
     R("BilinearSampler", "spatial transformer", dict(data=(8, 64, 56, 56), grid=Sample((8, 2, 56, 56), -0.9, 0.9)),
@@ -250,7 +256,8 @@ RANDOM = [
     _sample("exponential", f"exponential(1 / lam[:, None], {SIZE})", lam=_rows(1, 2)),
     _sample("gamma", f"gamma(alpha[:, None], beta[:, None], {SIZE})", alpha=_rows(1, 2), beta=_rows(1, 2)),
     _sample("poisson", f"poisson(lam[:, None], {SIZE})", lam=_rows(1, 20)),
-    _sample("negative_binomial", f"negative_binomial(k[:, None], p[:, None], {SIZE})", k=_rows(1, 9), p=_rows(0.25, 0.7)),
+    _sample("negative_binomial", f"negative_binomial(k[:, None], p[:, None], {SIZE})", k=_rows(1, 9),
+            p=_rows(0.25, 0.7)),
     _sample("generalized_negative_binomial", f"poisson(rng.gamma(1 / alpha[:, None], (mu * alpha)[:, None], {SIZE}))",
             mu=_rows(1, 9), alpha=_rows(0.25, 0.75)),
     R("_sample_multinomial", "LSTM-200, next words", dict(data=Sample((32, 10000), 0.0, 2e-4), shape=(1,)),

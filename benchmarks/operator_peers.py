@@ -1,4 +1,4 @@
-"""What stands against operators where it takes more than an expression: plain NumPy or PyTorch, as one writes it first."""
+"""What stands against operators where it takes more than an expression: NumPy or PyTorch, as one writes it first."""
 
 from __future__ import annotations
 
@@ -115,7 +115,8 @@ def detections(np: Any, probability: Any, offsets: Any, anchor: Any) -> list[Any
     found = []
     for image in range(len(probability)):
         score, kind = probability[image, 1:].max(0), probability[image, 1:].argmax(0)
-        boxes = decoded(np, offsets[image].reshape(1, -1, 4) * np.array([0.1, 0.1, 0.2, 0.2], np.float32), anchor, False)
+        scaled = offsets[image].reshape(1, -1, 4) * np.array([0.1, 0.1, 0.2, 0.2], np.float32)
+        boxes = decoded(np, scaled, anchor, False)
         rows = np.concatenate([kind[:, None], score[:, None], np.clip(boxes[0], 0, 1)], 1)
         found.append(nms(np, rows[score > 0.01], 400))
     return found
@@ -172,6 +173,23 @@ def roi_pool(np: Any, data: Any, regions: Any, bins: int, scale: float) -> Any:
     return result
 
 
+def psroi_pool(np: Any, data: Any, regions: Any, kinds: int, bins: int, scale: float) -> Any:
+    """The mean of each bin of each region, in channels of its own, a loop over regions and bins."""
+    result, size = np.zeros((len(regions), kinds, bins, bins), data.dtype), data.shape[2]
+    channels = data[0].reshape(kinds, bins, bins, size, size)
+    corners = np.floor(regions[:, 1:] + 0.5)
+    for number, (x0, y0, x1, y1) in enumerate(corners * scale + [0, 0, scale, scale]):
+        wide, high = max(x1 - x0, 0.1) / bins, max(y1 - y0, 0.1) / bins
+        for i in range(bins):
+            for j in range(bins):
+                y = np.clip([np.floor(y0 + i * high), np.ceil(y0 + (i + 1) * high)], 0, size).astype(int)
+                x = np.clip([np.floor(x0 + j * wide), np.ceil(x0 + (j + 1) * wide)], 0, size).astype(int)
+                part = channels[:, i, j, y[0] : y[1], x[0] : x[1]]
+                if part.size:
+                    result[number, :, i, j] = part.mean((1, 2))
+    return result
+
+
 def roi_align(np: Any, data: Any, regions: Any, bins: int, scale: float) -> Any:
     """The mean of four bilinear samples in each bin of each region of one image."""
     corners = regions[:, 1:] * scale
@@ -193,14 +211,14 @@ def bilinear(np: Any, image: Any, y: Any, x: Any) -> Any:
 
 
 def deformed(np: Any, data: Any, offset: Any, weight: Any, mask: Any = 1.0) -> Any:
-    """A convolution of 3 × 3 whose taps are moved (zeros around the image), one image."""
+    """A convolution of 3 × 3 whose taps are moved (zero outside of the image), one image."""
     side, kernel = data.shape[2], 3
-    padded = np.pad(data[0], ((0, 0), (8, 8), (8, 8)))
     taps = np.arange(9)
     base = np.arange(side, dtype=np.float32)
-    y = base[:, None] + (taps // kernel - 1)[:, None, None] + offset[0, 0::2] + 8
-    x = base + (taps % kernel - 1)[:, None, None] + offset[0, 1::2] + 8
-    columns = bilinear(np, padded, y, x) * mask
+    y = base[:, None] + (taps // kernel - 1)[:, None, None] + offset[0, 0::2]
+    x = base + (taps % kernel - 1)[:, None, None] + offset[0, 1::2]
+    inside = (y >= 0) & (x >= 0) & (y < side) & (x < side)
+    columns = bilinear(np, data[0], y, x) * (inside * mask)
     return (weight.reshape(len(weight), -1) @ columns.reshape(-1, side * side)).reshape(1, -1, side, side)
 
 
@@ -254,7 +272,8 @@ def lstm(torch: Any, v: Tensors) -> Any:
 
 def gru(torch: Any, v: Tensors) -> Any:
     """One layer of 200 (its gates are in another order: the numbers differ, the work does not)."""
-    return torch.gru(v["data"], v["state"], _weights(v["parameters"], 1, 3, 200, 200), True, 1, 0.0, True, False, False)[0]
+    weights = _weights(v["parameters"], 1, 3, 200, 200)
+    return torch.gru(v["data"], v["state"], weights, True, 1, 0.0, True, False, False)[0]
 
 
 def _heads(value: Any, parts: int) -> tuple[Any, ...]:

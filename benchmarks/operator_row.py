@@ -22,8 +22,8 @@ class R(NamedTuple):
     """``example`` holds inputs (shape, Sample or array) and attributes, as operators' own examples do.
 
     ``numpy`` and ``back`` are Python expressions over the inputs, ``out``, ``dout`` and ``np``, ``rng``, ``windows``,
-    ``peers``; ``torch`` is one over tensors and ``torch``, ``F``, or a function of a dict of tensors. What ``numpy`` and
-    ``back`` give is compared with the operator before anything is timed, unless ``same`` is False.
+    ``peers``; ``torch`` is one over tensors and ``torch``, ``F``, or a function of a dict of tensors. What they give is
+    compared with the operator before anything is timed, unless ``same`` is False.
     """
 
     op: str
@@ -102,7 +102,7 @@ def _gradient(cls: Any, name: str, tree: ast.expr) -> str:
 
 
 class Bound:
-    """An operator with everything that its bodies read and write, as an executor binds it: made once, used every step."""
+    """An operator with all that its bodies read and write, as an executor binds it: made once, used every step."""
 
     def __init__(self, row: R) -> None:
         cls: type[Op] = get_op(row.op)

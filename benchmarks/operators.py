@@ -7,7 +7,8 @@ Timed is a body of the operator alone: its outputs, gradients and scratch are bo
 gradients that take a step are asked for. The NumPy expression makes its arrays on the way, as an expression does.
 PyTorch (if it is installed) runs forward without recording, and backward through ``torch.autograd.grad``. Everything
 has one thread, float32, and takes turns in one process; a time is the median of the rounds, a ratio the median of the
-ratios within a round, and ``at best`` the ratio of the shortest times. Operators that take no step (a reshape; a gradient handed on as it is) are listed under the table.
+ratios within a round, and ``at best`` the ratio of the shortest times. Operators that take no step (a reshape; a
+gradient handed on as it is) are listed under the table.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import argparse
 import contextlib
 import os
 import platform
+import sys
 from collections.abc import Callable, Iterator
 from statistics import geometric_mean, median
 from typing import Any
@@ -70,7 +72,8 @@ def _torch_steps(row: R, bound: Bound) -> dict[str, Callable[[], Any]]:
     for name in bound.leaving:
         tensors[name].requires_grad_()
     names = {**tensors, "torch": torch, "F": F}
-    function = eval(f"lambda: ({row.torch})", names) if isinstance(row.torch, str) else lambda: row.torch(torch, tensors)
+    text = row.torch if isinstance(row.torch, str) else "peer(torch, tensors)"
+    function = eval(f"lambda: ({text})", {**names, "peer": row.torch, "tensors": tensors})
 
     def forward() -> Any:
         with torch.no_grad():
@@ -99,7 +102,7 @@ def _differs(found: Any, expected: list[Any]) -> bool:
 
 
 def measure(row: R, seconds: float, rounds: int) -> Iterator[dict[str, Any]]:
-    """A line for forward and one for backward; SystemExit where a peer computes something else."""
+    """A line for forward and one for backward; it is said where a peer computes something else."""
     bound = Bound(row)
     contenders: dict[str, dict[str, Callable[[], Any]]] = {"numpy": _numpy_steps(row, bound)}
     if torch and row.torch:
@@ -114,7 +117,7 @@ def measure(row: R, seconds: float, rounds: int) -> Iterator[dict[str, Any]]:
         steps = {name: found[body] for name, found in contenders.items() if body in found}
         for name, step in steps.items() if row.same else ():
             if _differs(step(), answers[body]):
-                raise SystemExit(f"{row.op} ({row.use}), {body}: {name} computes something else")
+                print(f"{row.op} ({row.use}), {body}: {name} computes something else", file=sys.stderr)
         times = interleaved({"ours": mine, **steps}, seconds, rounds, dropped=1)
         line = {"operator": row.op, "body": body, "use": row.use, "ms": median(times["ours"]) * 1e3}
         for name in steps:
