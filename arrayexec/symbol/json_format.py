@@ -185,8 +185,11 @@ class _Reader:
             if edges:
                 raise self.damaged(f"variable '{name}' has inputs")
             return Node(None, name, {stored_key(key): text for key, text in texts.items()})
-        attributes, moved = self.split(document["op"], name, texts)
-        op = self.setting(document["op"], name, attributes)
+        title = document["op"]
+        if title in ("_sample_uniform", "_sample_normal") and not edges:  # before 0.11: what is _random_… now
+            title = title.replace("_sample_", "_random_")
+        attributes, moved = self.split(title, name, texts)
+        op = self.setting(title, name, attributes)
         wanted = signature_of(op).arguments
         if len(edges) < len(wanted):
             op, edges = self.complete(op, name, texts, edges)

@@ -180,6 +180,16 @@ def test_old_argmax_axis_means_all() -> None:
     assert load(whole).list_attr() == {}
 
 
+@pytest.mark.parametrize("law", ["uniform", "normal"])
+def test_old_samplers_had_numbers_for_parameters(law: str) -> None:
+    names = {"uniform": ("low", "high"), "normal": ("loc", "scale")}[law]
+    attributes = {**dict.fromkeys(names, "2"), "shape": "(3L, 2L)", "ctx": ""}
+    symbol = load(node(op=f"_sample_{law}", attrs=attributes, inputs=[]))
+    assert symbol.infer_shape()[1] == [(3, 2)] and json.loads(symbol.tojson())["nodes"][0]["op"] == f"_random_{law}"
+    with pytest.raises(errors.AttributeValueError, match=f"_sample_{law} 'f' in the JSON text .* no attribute"):
+        load(node(op=f"_sample_{law}", attrs=attributes, inputs=[[0, 0, 0], [1, 0, 0]]))
+
+
 def test_cycle_is_refused() -> None:
     whole = document()
     whole["nodes"].append({"op": "_plus_scalar", "name": "p", "attrs": {"scalar": "1"}, "inputs": [[4, 0, 0]]})
