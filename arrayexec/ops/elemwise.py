@@ -102,8 +102,10 @@ def _with_number() -> Iterator[Row]:
         yield Row(f"_{name}_scalar", forward, (), alias, _ZERO, _TYPED, scalar, low=0.0, high=3.0, hints=_HINTS)
     yield Row(
         "smooth_l1",
-        "where(abs(data) * (scalar * scalar) < 1, 0.5 * square(scalar * data), abs(data) - 0.5 / (scalar * scalar))",
+        "0.5 * (scalar * scalar) * square(minimum(abs(data), 1 / (scalar * scalar)))"
+        " + (abs(data) - minimum(abs(data), 1 / (scalar * scalar)))",  # no masked copy: it takes five times as long
         ("dout * maximum(minimum(data * (scalar * scalar), 1), -1)",),
+        note="That is 0.5 (scalar · x)² where |x| < 1 / scalar², else |x| - 0.5 / scalar².",
         fields=_NUMBER, values={"scalar": 1.5},
     )  # fmt: skip
 
