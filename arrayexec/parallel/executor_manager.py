@@ -386,23 +386,20 @@ class DataParallelExecutorManager:
     def update(self, updater: Any) -> None:
         """Apply ``updater(name, gradient, parameter)`` once a parameter, to gradients summed over devices and ranks.
 
-        Parameters that nobody used since the last update are left alone, as are fixed gammas. An updater that has
-        ``accepts`` is shown all gradients first, and none is applied if it says no.
+        Parameters that nobody used are left alone, as are fixed gammas; all, if ``updater.accepts(gradients)`` says no.
         """
         if self._summed is None:
             raise NotBoundError("update: run backward first")
         if self.comm is not None and not self._updated:  # another learning rate on one rank would let parameters drift
             options = getattr(getattr(updater, "optimizer", updater), "__dict__", {})
             simple = {n: v for n, v in sorted(options.items()) if v is None or isinstance(v, int | float | str)}
-            scale = getattr(updater, "loss_scale", None)
-            self.comm.agree(simple | ({} if scale is None else {"loss_scale": scale.scale}), "the optimizer")
+            self.comm.agree(simple, "the optimizer")
         self._updated = True
         if not self._summed:
             self._sum()
         lead = self._replicas.lead
-        accepts = getattr(updater, "accepts", None)
-        taken = accepts is None or accepts([lead.gradients[name] for name in self._used])
-        for name in self._used if taken else ():
+        accepts = getattr(updater, "accepts", bool)
+        for name in self._used if accepts([lead.gradients[name] for name in self._used]) else ():
             updater(name, lead.gradients[name], lead.parameters[name])
             self._replicas.write("parameters", name, lead.parameters[name], "the update")
         if self.comm is not None:

@@ -37,22 +37,24 @@ def scale_loss(symbol: Symbol, name: str = NAME) -> Symbol:
 
     for node in post_order(symbol.heads):
         inputs = [(made[id(source)], i) for source, i in node.inputs]
-        if _is_loss(node):
+        if node.op is not None and node.signature is not None and _is_loss(node):
             for place in gradient_positions(node.op):
-                inputs[place] = scaled(inputs[place], f"{node.name}_scaled_{node.signature.arguments[place]}")  # type: ignore[union-attr]
+                inputs[place] = scaled(inputs[place], f"{node.name}_scaled_{node.signature.inputs[place]}")
         made[id(node)] = copy = Node(node.op, node.name, node.attributes, inputs, node.source)
         copy.versions = node.versions
     heads: list[Entry] = []
     for node, i in symbol.heads:
         head = (made[id(node)], i)
-        carries = node.op is not None and gradient_positions(node.op) and not _is_loss(node)
+        carries = node.op is not None and bool(gradient_positions(node.op)) and not _is_loss(node)
         heads.append(scaled(head, f"{node.name}_scaled") if carries else head)
     return Symbol(tuple(heads))
 
 
 def _is_loss(node: Node) -> bool:
     """Whether backward of a node starts a gradient: it has one and reads none."""
-    return node.signature is not None and bool(gradient_positions(node.op)) and not node.signature.head_gradient
+    if node.op is None or node.signature is None:
+        return False
+    return bool(gradient_positions(node.op)) and not node.signature.head_gradient
 
 
 class DynamicLossScale:

@@ -19,6 +19,7 @@ A = sym.Variable("a")
 
 cases(
     cast_type=lambda: sym.amp_cast(A, dtype="narrow", name="n"),
+    scale_type=lambda: sym._scale_gradient(A, name="n").infer_type(a="int32"),
     no_outputs=lambda: sym.amp_multicast(num_outputs=0, name="n"),
     no_arrays=lambda: sym.multi_all_finite(num_arrays=0, name="n"),
     arange_like_repeat=lambda: sym._contrib_arange_like(A, repeat=0, name="n"),
