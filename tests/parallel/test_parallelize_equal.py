@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.parallel.mpi_helper import run_ranks
-from tests.parallel.parallelized import MODELS, alike, build, train
+from tests.parallel.parallelized import MODELS, alike, build, check_parts, train
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -30,8 +30,12 @@ def test_net_types_and_memory_change_no_bit(name: str) -> None:
             np.testing.assert_array_equal(value, wanted[key], err_msg=f"{name} {more} {key}")
 
 
-def test_devices_without_combining_equal_parts_that_are_normalised_by_themselves() -> None:
-    """Not the same as one device: each part has its own statistics; running ones are the master's."""
+@pytest.mark.parametrize("devices", [1, 2, 5])
+def test_without_combining_parts_are_normalised_by_themselves(devices: int) -> None:
+    check_parts(devices)
+
+
+def test_combining_matters() -> None:
     apart, model = train("combined", [0, 1], combine_spatial_bn=False)
     together, _ = train("combined", [0, 1])
     assert np.abs(apart["fc_w"] - together["fc_w"]).max() > 1e-2

@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 import arrayexec as ax
 from arrayexec import comm
-from tests.parallel.parallelized import batches, build, convolutional, mlp, train
+from tests.parallel.parallelized import batches, build, check_parts, convolutional, mlp, train
 
 folder = Path(sys.argv[1])
 ranks = comm.init()
@@ -41,6 +41,10 @@ for how in (True, "average", False):
     for i in (0, 1):
         assert near(model.blob("bn_left_rm", i), wanted[i]), how
     assert alike(model.blob("bn_left_rm")) == (how is not False)
+
+# without combining every part has its own statistics
+check_parts(1, ranks)
+check_parts(2, ranks)
 
 # statistics of a host: those of the devices of a rank
 model = build("combined", [0, 1], shards, combine_spatial_bn="host", broadcast_computed_params=False)
