@@ -33,7 +33,7 @@ def parallelize(
     - ``input_builder_fun(model)`` and ``forward_pass_builder_fun(model, loss_scale)`` on each device, in its scope. The
       losses that the second gives are to be multiplied by ``loss_scale`` = 1 / (devices · ranks).
     - ``pre_grad_net_transformer_fun(model)``, then ``net_transformer_fun(model, devices, prefix, type)``: may change
-      ``model.nets[prefix].graph``, or give other graphs by prefix.
+      ``model.nets[prefix].graph``, or give other graphs by prefix. Its first outputs are the losses.
     - ``param_update_builder_fun(model)`` on each device, or ``optimizer_builder_fun(model)`` once.
     - ``post_sync_builder_fun(model)`` on each device: what it assigns is done when `ParallelModel.init` has given all
       devices the same parameters.

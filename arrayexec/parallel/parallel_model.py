@@ -74,7 +74,7 @@ class ParallelModel(ModelState):
         for device in self._updated() if optimizer is not None else ():
             for name in optimizer.used_states():
                 device.add_state(name, optimizer.blobs[name], self.trained)
-        if lender is None:
+        if lender is None and self.model.init_params:
             for name, one in net.params.items():
                 held = self.master.params.get(name, self.master.computed.get(name))
                 one.initializer._init_weight(InitDesc(name), held)

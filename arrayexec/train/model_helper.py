@@ -135,13 +135,14 @@ class ModelHelper:
     Layers (`fc conv spatial_bn max_pool average_pool relu tanh sigmoid softmax dropout lstm gather add concat flatten
     scale stop_gradient label_cross_entropy softmax_with_loss averaged_loss accuracy`) take Symbols or names of blobs
     and give Symbols; `build_sgd build_adam build_adagrad build_rms_prop add_weight_decay` say how parameters move.
-    ``init_params=False``: parameters are those of ``shares``, a model that was parallelized before (a test model).
+    ``shares``: a model that was parallelized before, whose parameters this one has (a test model).
+    ``init_params=False``: parameters begin as zeros, to be set or loaded.
     Attributes: ``nets`` (by prefix such as ``cpu_0``), ``optimizer``, ``param_to_grad`` and ``blobs`` of the current
     scope.
     """
 
     def __init__(self, name: str = "model", init_params: bool = True, shares: ModelHelper | None = None) -> None:
-        self.name, self.init_params, self.shares = name, init_params and shares is None, shares
+        self.name, self.init_params, self.shares = name, init_params, shares
         self.nets: dict[str, Net] = {}
         self.optimizer: Any = None
         self.weight_decay: float | None = None

@@ -100,15 +100,15 @@ def test_what_was_assigned_after_the_first_sync_is_done_then() -> None:
 def test_transformers_may_give_new_graphs_and_the_plan_is_seen() -> None:
     seen: list[Any] = []
 
-    def halved(model: ax.ModelHelper, *_: Any) -> dict[str, Any]:
-        return {prefix: net.graph for prefix, net in model.nets.items()}
+    def doubled(model: ax.ModelHelper, *_: Any) -> dict[str, Any]:
+        return {prefix: ax.sym.Group([net.graph[0] * 2, net.graph[1]]) for prefix, net in model.nets.items()}
 
     def declared(model: ax.ModelHelper) -> None:
         model.input("data", (4, 12))
         model.input("label", (4,))
 
     model = ax.parallelize_cpu(
-        ax.ModelHelper("plan"), declared, mlp, optimizer_builder_fun=plain, devices=[0, 1], net_transformer_fun=halved,
+        ax.ModelHelper("plan"), declared, mlp, optimizer_builder_fun=plain, devices=[0, 1], net_transformer_fun=doubled,
         plan_hook_fun=lambda model: seen.append(model.plan),
     )  # fmt: skip
     assert seen == []
@@ -116,9 +116,19 @@ def test_transformers_may_give_new_graphs_and_the_plan_is_seen() -> None:
     assert len(seen) == 1
     assert list(seen[0].devices) == ["cpu_0", "cpu_1"]
     assert seen[0].bytes["cpu_0"]["parameter"] >= 4 * (12 * 16 + 16)
-    fed(model).run(3)
+    before = np.array(model.blob("fc3_b"))
+    fed(model).run()
+    plainly = ax.parallelize_cpu(ax.ModelHelper("plan"), None, mlp, optimizer_builder_fun=plain, devices=[0, 1]).init()
+    fed(plainly).run()
+    np.testing.assert_allclose(model.blob("fc3_b") - before, 2 * plainly.blob("fc3_b"), rtol=1e-5)
+    model.run(2)
     assert len(seen) == 1
     assert model.iteration == 3
+
+
+def test_parameters_may_begin_as_zeros() -> None:
+    model = ax.parallelize_cpu(ax.ModelHelper("zeros", init_params=False), None, mlp, devices=[0]).init()
+    assert not any(value.any() for value in model.master.params.values())
 
 
 # --- blobs, inputs ---------------------------------------------------------------------------------------------------

@@ -9,6 +9,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 import arrayexec as ax
 from arrayexec import comm
+from tests.conformance.test_caffe2 import MOMENTUM, load, start, steps
+from tests.conformance.test_caffe2 import mlp as recorded_mlp
 from tests.parallel.parallelized import batches, build, check_parts, convolutional, mlp, train
 
 folder = Path(sys.argv[1])
@@ -41,6 +43,17 @@ for how in (True, "average", False):
     for i in (0, 1):
         assert near(model.blob("bn_left_rm", i), wanted[i]), how
     assert alike(model.blob("bn_left_rm")) == (how is not False)
+
+# trainings that were recorded on two hosts
+for devices in (1, 2) if ranks.size == 2 else ():
+    trace = load(f"h_gloo_2shards_x{devices}dev")
+    model = start(trace, recorded_mlp, **MOMENTUM, devices=range(devices), rendezvous={**shards, "engine": "GLOO"}, max_concurrent_distributed_ops=2)
+    for number in steps(trace, model):
+        for key, value in trace.items():
+            if key.startswith("traj_"):
+                assert near(model.blob(key[5:]), value[number]), (devices, key, number)
+        losses = np.array([model.blob("loss", i)[0] for i in range(devices)])
+        assert near(losses, trace[f"losses_shard{ranks.rank}"][number]), (devices, number)
 
 # without combining every part has its own statistics
 check_parts(1, ranks)
