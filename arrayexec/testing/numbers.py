@@ -16,7 +16,7 @@ from .naive import Array
 from .trial import Outcome, Trial
 
 SMALLEST = 2.0**-24  # of float16
-MANY_ROWS = 4096  # a sum of as many float16 values near 1 stops growing at 2048 if it runs in float16
+LOST = 8.0  # rows times allowed error: a sum in 16 bits of as many values near 1 stops growing half way
 
 
 @functools.cache
@@ -97,8 +97,9 @@ def check_sums(trial: Trial) -> Iterator[str]:
 
 
 def _check_sums(trial: Trial, kind: Any, tolerance: float) -> Iterator[str]:
+    rows = int(LOST / tolerance)
     try:
-        small, single = (with_rows(trial, MANY_ROWS, one) for one in (kind, np.float32))
+        small, single = (with_rows(trial, rows, one) for one in (kind, np.float32))
     except TypeInferenceError:
         return
     if small is None or single is None:
@@ -113,7 +114,7 @@ def _check_sums(trial: Trial, kind: Any, tolerance: float) -> Iterator[str]:
     except TypeInferenceError:  # positions that float16 cannot hold are refused
         return
     if text:
-        yield f"sums over {MANY_ROWS} rows in {kind.name} lose precision: {text}; sum in float32 (dtype=)"
+        yield f"sums over {rows} rows in {kind.name} lose precision: {text}; sum in float32 (dtype=)"
 
 
 def check_integers(trial: Trial) -> Iterator[str]:

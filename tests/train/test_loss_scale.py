@@ -12,9 +12,11 @@ import pytest
 import arrayexec as ax
 from arrayexec import sym
 from arrayexec.errors import ArgumentError, AttributeValueError, UnknownNameError
+from arrayexec.parallel.executor_group import DataParallelExecutorGroup
 from arrayexec.parallel.executor_manager import DataParallelExecutorManager
+from arrayexec.parallel.loading import Described
 from arrayexec.train import optimizer
-from arrayexec.train.io import NDArrayIter
+from arrayexec.train.io import DataDesc, NDArrayIter
 from arrayexec.train.loss_scale import DynamicLossScale, all_finite, scale_loss
 from tests.parallel.mpi_helper import run_ranks
 
@@ -234,6 +236,18 @@ def test_a_manager_skips_on_all_devices(devices: int) -> None:
         assert store.aux["loss_scale"] == [2**17]
         for name, value in store.parameters.items():
             np.testing.assert_array_equal(value, history[-1][name])
+
+
+def test_a_group_has_the_scale_on_every_device() -> None:
+    described = Described([DataDesc("data", (8, 2), np.float16)], [DataDesc("label", (8, 1), np.float16)])
+    symbol, rows = scale_loss(network()), [slice(0, 4), slice(4, 8)]
+    names = [n for n in symbol.list_arguments() if n not in ("data", "label")]
+    group = DataParallelExecutorGroup(symbol, symbol.list_arguments(), names, [ax.cpu(0), ax.cpu(1)], rows, described)
+    scale = DynamicLossScale(init=4)
+    scale.attach(group)
+    assert [executor.aux_dict["loss_scale"][0] for executor in group.train_execs] == [4, 4]
+    assert not scale.accepts([np.array([np.nan], np.float16)])
+    assert [executor.aux_dict["loss_scale"][0] for executor in group.train_execs] == [2, 2]
 
 
 @pytest.mark.mpi
