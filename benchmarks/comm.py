@@ -65,8 +65,12 @@ def rounds_of(
     rounds: int,
     calls: Mapping[str, int],
     of: int = 0,
+    typical: Callable[[Any], Any] = np.median,
 ) -> Rounds:
-    """Measure contenders, each (what is done before, what is timed); keeps ``rounds`` rounds out of ``of``."""
+    """Measure contenders, each (what is done before, what is timed); keeps ``rounds`` rounds out of ``of``.
+
+    A round counts with the ``typical`` one of its calls.
+    """
     names = list(contenders)
     kept: list[tuple[float, dict[str, float]]] = []
     for number in range(max(rounds, of) + 2):
@@ -84,7 +88,7 @@ def rounds_of(
                 times.append(time.perf_counter() - start)
             slowest = np.array(times)
             world.Allreduce(MPI.IN_PLACE, slowest, MPI.MAX)
-            found[name] = float(np.median(slowest))
+            found[name] = float(typical(slowest))
         foreign = (_busy() - busy - (_own() - own)) / (time.perf_counter() - begun)
         if number > 1:
             kept.append((world.bcast(foreign), found))
@@ -250,7 +254,7 @@ def steps(name: str, comm: Any, torch: Any, rounds: int, of: int) -> dict[str, A
             "torch alone": torch_step(name, workload, torch, False),
         }
     timed = {n: (lambda: None, step) for n, step in contenders.items()}
-    found = rounds_of(timed, rounds, dict.fromkeys(contenders, 5), of)
+    found = rounds_of(timed, rounds, dict.fromkeys(contenders, 3), of)
     row: dict[str, Any] = {"step": name} | {f"{key} ms": median(times) * 1e3 for key, times in found.items()}
     extra = {
         key: [a - b for a, b in zip(found[key], found[alone], strict=True)]
