@@ -35,7 +35,6 @@ class BlockModel(ParallelModel):
         super().init()
         for name in ("v", "g"):
             self.master.add_state(name, f"_{name}", self.trained)
-        self._before = [np.zeros(0)] * len(self._cuts)
         self._take_block()
         return self
 
@@ -64,7 +63,7 @@ class BlockModel(ParallelModel):
     def _block_step(self) -> None:
         count = len(self.devices) * (self.comm.size if self.comm is not None else 1)
         momentum = self.block_momentum
-        for i, cut in enumerate(self._cuts):
+        for cut in self._cuts:
             held = [cut.of(device.blocks["parameter"]) for device in self.devices]
             mean = np.array(asnumpy(held[0]))
             for other in held[1:]:
@@ -73,12 +72,8 @@ class BlockModel(ParallelModel):
                 self.comm.allreduce(mean)
             mean /= count
             g, v = (np.array(asnumpy(cut.of(self.master.blocks[name]))) for name in ("g", "v"))
-            v = momentum * v + self.block_learning_rate * (mean - g)
-            g = g + v
-            if self.nesterov:
-                before = self._before[i] if self._before[i].size else np.zeros_like(v)
-                g -= momentum * (v - before)
-                self._before[i] = v
+            before, v = v, momentum * v + self.block_learning_rate * (mean - g)
+            g = g + v - momentum * (v - before) if self.nesterov else g + v
             for name, value in (("g", g), ("v", v)):
                 copyto(cut.of(self.master.blocks[name]), value)
             for target in held:

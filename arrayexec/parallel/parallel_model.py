@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -253,15 +253,16 @@ class ParallelModel(ModelState):
             heads: list[Array | None] = [xp.full(one.shape, seed, one.dtype) for one in outputs]
         return heads + [None] * (len(device.net.graph) - len(heads))  # type: ignore[arg-type]
 
-    def _walk(self, start: Callable[[Any, int], Iterator[Meeting]]) -> None:
+    def _walk(self, start: Callable[[Any, int], Generator[Meeting]]) -> None:
         """Run one direction on all devices, from meeting to meeting."""
         walks = [start(device.executor, i) for i, device in enumerate(self.devices)]
         comm = self.comm if self.options.combine_spatial_bn is True else None
-        while True:
-            meetings = self._everywhere(lambda i: next(walks[i], None))
-            if meetings[0] is None:
-                return
-            meetings[0].op.meet(meetings[0].kind, comm, [meeting.arrays for meeting in meetings])
+        try:
+            while (meetings := self._everywhere(lambda i: next(walks[i], None)))[0] is not None:
+                meetings[0].op.meet(meetings[0].kind, comm, [meeting.arrays for meeting in meetings])
+        finally:
+            for walk in walks:
+                walk.close()  # after an exception on one device the others can be used again
 
     def _everywhere(self, call: Callable[[int], Any]) -> list[Any]:
         """``call(i)`` for every device: side by side on processors if the net type is dag."""

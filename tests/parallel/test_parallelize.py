@@ -226,16 +226,17 @@ def test_gradients_that_a_group_of_gpus_sums() -> None:
 
 
 def test_an_exception_on_a_device_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = fed(build("sgd", [0, 1, 2])).run()
+    model = fed(build("combined", [0, 1, 2]), 9, (1, 4, 4)).run()
 
     def fails(*_: Any, **__: Any) -> Any:
         raise OverflowError("broken")
         yield
 
-    monkeypatch.setattr(model.devices[1].executor, "stages", fails)
-    with pytest.raises(OverflowError, match="broken") as error:
+    with monkeypatch.context() as patch, pytest.raises(OverflowError, match="broken") as error:
+        patch.setattr(model.devices[1].executor, "stages", fails)
         model.run()
     assert error.value.__notes__ == ["on cpu_1, one of 3 devices"]
+    assert model.run().iteration == 2
 
 
 # --- running statistics ----------------------------------------------------------------------------------------------
