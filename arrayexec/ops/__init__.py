@@ -21,6 +21,7 @@ FAMILIES: dict[str, str] = {
     "linalg_slogdet _linalg_gelqf linalg_gelqf _linalg_syevd linalg_syevd",
     "conv": "Convolution Convolution_v1",
     "deconv": "Deconvolution",
+    "unfold": "im2col col2im",
     "resize": "_contrib_BilinearResize2D _npx_bilinear_resize2d _contrib_AdaptiveAvgPooling2D",
     "deform": "_contrib_DeformableConvolution DeformableConvolution _npx_deformable_convolution "
     "_contrib_ModulatedDeformableConvolution ModulatedDeformableConvolution _npx_modulated_deformable_convolution",
@@ -85,7 +86,7 @@ FAMILIES: dict[str, str] = {
         "_not_equal_scalar _NotEqualScalar _greater_scalar _GreaterScalar _greater_equal_scalar "
         "_GreaterEqualScalar _lesser_scalar _LesserScalar _lesser_equal_scalar _LesserEqualScalar "
         "_logical_and_scalar _LogicalAndScalar _logical_or_scalar _LogicalOrScalar _logical_xor_scalar "
-        "_LogicalXorScalar smooth_l1 _copy identity negative abs sign round rint ceil floor trunc fix exp "
+        "_LogicalXorScalar smooth_l1 _copy identity _copyto negative abs sign round rint ceil floor trunc fix exp "
         "expm1 log log2 log10 log1p sqrt rsqrt cbrt rcbrt square reciprocal sin cos tan arcsin arccos arctan "
         "sinh cosh tanh arcsinh arccosh arctanh degrees radians sigmoid relu softsign hard_sigmoid erf "
         "logical_not clip Cast cast add_n ElementWiseSum gamma gammaln digamma trigamma erfinv log_sigmoid mish "

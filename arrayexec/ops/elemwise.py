@@ -111,7 +111,7 @@ def _with_number() -> Iterator[Row]:
 
 
 _ONE_ARRAY = (
-    Row("_copy", "data", ("dout",), "identity"),
+    Row("_copy", "data", ("dout",), "identity _copyto"),
     Row("negative", "-data", ("-dout",)),
     Row("abs", "abs(data)", ("dout * sign(data)",), note="At 0 the gradient is 0."),
     Row("sign", "sign(data)", note=_ZERO),
