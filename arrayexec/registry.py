@@ -426,8 +426,9 @@ def add_names(names: Callable[[], Iterable[str]]) -> None:
 
 
 def all_names() -> list[str]:
-    """Every operator name and alias, sorted."""
-    return sorted({*_OPERATORS, *(name for names in _NAME_LISTS for name in names())})
+    """Every operator name and alias, sorted, save ``_gradient_…``: those are made as gradients are asked for."""
+    names = {*_OPERATORS, *(name for names in _NAME_LISTS for name in names())}
+    return sorted(name for name in names if not name.startswith("_gradient_"))
 
 
 def make_op(name: str, attributes: Mapping[str, Any], where: str = "") -> Op:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from arrayexec import ops
+from arrayexec import ops, sym
 from arrayexec.errors import UnknownOperatorError
 from arrayexec.registry import get_op
 
@@ -41,3 +41,11 @@ def test_an_unknown_name_says_what_is_near() -> None:
     with pytest.raises(UnknownOperatorError) as caught:
         get_op("Convolutoin")
     assert str(caught.value) == "operator 'Convolutoin' is not registered; did you mean 'Convolution' or 'Convolution_v1'?"
+
+
+def test_operators_that_are_made_on_demand_are_not_listed() -> None:
+    before = ops.list()
+    weight = sym.FullyConnected(sym.Variable("x"), num_hidden=2, name="fc").gradient("fc_weight")
+    assert '"op": "_gradient_FullyConnected_weight"' in weight.tojson()
+    assert ops.list() == before
+    assert sym.load_json(weight.tojson()).list_arguments() == weight.list_arguments()
