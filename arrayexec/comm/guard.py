@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import math
 import os
 import sys
 import threading
@@ -71,8 +72,8 @@ class Link(Protocol):
 class Guard:
     """Watches the collectives of one rank."""
 
-    def __init__(self, link: Link, where: Callable[[], str]) -> None:
-        self._link, self._where = link, where
+    def __init__(self, link: Link, where: Callable[[], str], limit: Callable[[], float] = lambda: math.inf) -> None:
+        self._link, self._where, self._limit = link, where, limit
         self._last = Operation(0, "", "")
         self._met = self._last  # the last one to which all ranks are known to have come
         self._heard: dict[int, dict[str, Any]] = {}  # the last letter of each rank, and when it came
@@ -174,7 +175,7 @@ class Guard:
                 if self._silent:
                     return
                 self._hear()
-                for rank in self._ranks(lambda said: said["state"] == "waiting" and said["number"] > self._last.number):
+                for rank in self._ranks(self._asks):
                     if answered.get(rank) != self._heard[rank]["when"]:
                         answered[rank] = self._heard[rank]["when"]
                         code, line = sys._current_frames()[main].f_code, sys._current_frames()[main].f_lineno
@@ -193,6 +194,10 @@ class Guard:
     def _ranks(self, fits: Callable[[dict[str, Any]], bool]) -> list[int]:
         """The other ranks whose last letter fits."""
         return [rank for rank, letter in sorted(self._heard.items()) if fits(letter)]
+
+    def _asks(self, letter: dict[str, Any]) -> bool:
+        """Whether a rank wants to hear from this one: it waits in a later collective, or at its end."""
+        return letter["state"] == "left" or (letter["state"] == "waiting" and letter["number"] > self._last.number)
 
     def _left(self, operation: Operation) -> list[int]:
         return self._ranks(lambda said: said["state"] == "left" and said["started"] < operation.number)
@@ -321,7 +326,10 @@ class Guard:
                 self._tell("raised", self._last)
 
     def _leave(self) -> None:
-        """The end of the program: wait for the other ranks, and answer those that wait for this one."""
+        """The end of the program: wait for the other ranks, and answer those that wait for this one.
+
+        Others may have much to do still, but they answer; one that does not for a whole deadline is lost.
+        """
         if self._forked:
             return
         with self._lock:
@@ -331,12 +339,27 @@ class Guard:
             self._abort(_exit_code(self._failure))
         all_at_exit = self._link.begin_exit()
         farewell, pause = self._letter("left", self._last), 1e-4
+        clock = asked = 0.0  # seconds that this rank has waited, without those in which it was stopped
+        silent = {rank: 0.0 for rank in range(self._link.size) if rank != self._link.rank}  # when each was last heard
         while not all_at_exit():
+            before = time.monotonic()
             for rank, letter in self._link.collect():
+                silent[rank] = clock
                 if letter["state"] == "waiting" and letter["number"] > self._last.number:
                     self._link.post(rank, farewell)
+            if self._link.threaded and clock - asked > self._limit() / 8:
+                asked = clock
+                self._tell("left", self._last)
+                # as in collectives, one of several ranks speaks
+                patience = self._limit() + _GIVE_WAY * min(self._link.rank, 3)
+                lost = [rank for rank, when in silent.items() if clock - when > patience]
+                if lost:
+                    them = named(lost) + self._whole_hosts(lost)
+                    _print(f"arrayexec: rank {self._link.rank} is done, but ends the job: no answer from {them}")
+                    self._abort(EXIT_TIMEOUT)
             time.sleep(pause)
             pause = min(2 * pause, 5e-3)
+            clock += min(time.monotonic() - before, _SILENT_AFTER)
 
     def _abort(self, code: int) -> NoReturn:
         with contextlib.suppress(Exception):  # streams may be closed or replaced

@@ -157,7 +157,7 @@ class MPICommunicator(Communicator):
             request.Wait()
         self._gradients, self._arrays, self._control, letters, scatter, gather = (comm for comm, _ in copies)
         self._all = self._carrier(scatter, gather)
-        self._guard = Guard(_Link(mpi, letters), lambda: self.where)
+        self._guard = Guard(_Link(mpi, letters), lambda: self.where, lambda: self.limit)
         if self.size > 1:
             self._guard.install()
         pretended = f" {self.rank // int(os.environ[PRETEND])}" if os.environ.get(PRETEND) else ""

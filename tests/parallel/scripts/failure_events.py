@@ -79,7 +79,11 @@ def main(event: str) -> None:
     if event == "finishes later":
         # rank 1 is done here; the others still work, but need nothing of it
         if not guilty:
-            time.sleep(2)
+            time.sleep(5)
+        return
+    if event == "stopped at the end":
+        if guilty:
+            stop()
         return
     for number in range(2, 4):
         if guilty or event == "exception on all ranks":
