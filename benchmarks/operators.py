@@ -6,9 +6,9 @@
 Timed is a body of the operator alone: its outputs, gradients and scratch are bound beforehand, as a plan does; all
 gradients that take a step are asked for. The NumPy expression makes its arrays on the way, as an expression does.
 PyTorch (if it is installed) runs forward without recording, and backward through ``torch.autograd.grad``. Everything
-has one thread, float32, and takes turns in one process; a time is the median of the rounds, a ratio the median of the
-ratios within a round, and ``at best`` the ratio of the shortest times. Operators that take no step (a reshape; a
-gradient handed on as it is) are listed under the table.
+has one thread, float32, and takes turns in one process; times are the processor's, not the clock's. A time is the
+median of the rounds, a ratio the median of the ratios in a round, ``at best`` the ratio of the shortest times.
+Operators that take no step (a reshape; a gradient handed on as it is) are listed under the table.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import contextlib
 import os
 import platform
 import sys
+import time
 from collections.abc import Callable, Iterator
 from statistics import geometric_mean, median
 from typing import Any
@@ -118,7 +119,7 @@ def measure(row: R, seconds: float, rounds: int) -> Iterator[dict[str, Any]]:
         for name, step in steps.items() if row.same else ():
             if _differs(step(), answers[body]):
                 print(f"{row.op} ({row.use}), {body}: {name} computes something else", file=sys.stderr)
-        times = interleaved({"ours": mine, **steps}, seconds, rounds, dropped=1)
+        times = interleaved({"ours": mine, **steps}, seconds, rounds, 1, time.process_time)
         line = {"operator": row.op, "body": body, "use": row.use, "ms": median(times["ours"]) * 1e3}
         for name in steps:
             line[f"/{name}"] = ratio(times, "ours", name)

@@ -15,28 +15,33 @@ Step = Callable[[], Any]
 
 
 def interleaved(
-    contenders: Mapping[str, Step], seconds: float, rounds: int, dropped: int = 2
+    contenders: Mapping[str, Step],
+    seconds: float,
+    rounds: int,
+    dropped: int = 2,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
     """Seconds a call of every contender, one number a round; the first ``dropped`` rounds do not count.
 
     In a round each contender runs for about ``seconds``; the order turns by one from round to round.
+    ``clock`` may be ``time.process_time`` where all have one thread: what others do on the machine does not count.
     """
     names = list(contenders)
     counts, found = {}, {name: [] for name in names}
     for name in names:
         contenders[name]()
-        start = time.perf_counter()
+        start = clock()
         contenders[name]()
-        counts[name] = max(1, round(seconds / (time.perf_counter() - start)))
+        counts[name] = max(1, round(seconds / max(clock() - start, 1e-7)))
     for number in range(rounds + dropped):
         turn = number % len(names)
         for name in names[turn:] + names[:turn]:
             step, count = contenders[name], counts[name]
-            start = time.perf_counter()
+            start = clock()
             for _ in range(count):
                 step()
             if number >= dropped:
-                found[name].append((time.perf_counter() - start) / count)
+                found[name].append((clock() - start) / count)
     return found
 
 
