@@ -35,7 +35,9 @@ _OBJECTS = {
     "threads": "set_num_threads",
     "train.initializer": "InitDesc",
     "train.model_helper": "ModelHelper",
-    "parallel.data_parallel_model": "parallelize parallelize_gpu parallelize_cpu parallelize_ideep",
+    "parallel.data_parallel_model": "parallelize parallelize_gpu parallelize_cpu parallelize_ideep "
+    "optimize_gradient_memory",
+    "parallel.predictor": "convert_net_for_device extract_predictor_net",
     "parallel.bmuf": "parallelize_bmuf",
 }
 """Public objects by the module that defines them; exception classes of ``errors`` are found beside them."""

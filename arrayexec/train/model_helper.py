@@ -154,6 +154,7 @@ class ModelHelper:
         self.common = Net("")  # what is made outside all devices
         self._net = self.common
         self._scopes: list[str] = []
+        self._readers: dict[int, Reader] = {}  # by id of what was given, which they keep
         self.rates: dict[str, Callable[[int], float]] = {}
         """Learning rates of updates that are written by hand: policies by the name of their blob."""
 
@@ -246,8 +247,14 @@ class ModelHelper:
         """A blob that is fed: `ParallelModel.feed`. ``shape``: that of a device's part, if it is known before."""
         return self._add_input(name, Input(shape, dtype))
 
-    def read(self, reader: Reader, names: Sequence[str], dtypes: Sequence[Any] = ()) -> list[Symbol]:
-        """Blobs that a `Reader` fills: each device takes a batch of its own, in the order of the devices."""
+    def read(self, batches: Any, names: Sequence[str], dtypes: Sequence[Any] = ()) -> list[Symbol]:
+        """Blobs that ``batches`` fill, a `Reader` or what one is made of, which all devices share.
+
+        Each device takes a batch of its own, in the order of the devices.
+        """
+        if id(batches) not in self._readers:
+            self._readers[id(batches)] = batches if isinstance(batches, Reader) else Reader(batches)
+        reader = self._readers[id(batches)]
         kinds = [*dtypes, *["float32"] * (len(names) - len(dtypes))]
         pairs = zip(names, kinds, strict=True)
         return [self._add_input(name, Input(None, kind, (reader, i))) for i, (name, kind) in enumerate(pairs)]

@@ -10,8 +10,6 @@ import pytest
 
 import arrayexec as ax
 from arrayexec.comm.guard import Guard
-from arrayexec.parallel.data_parallel_model import optimize_gradient_memory
-from arrayexec.parallel.predictor import convert_net_for_device, extract_predictor_net
 from arrayexec.train.model_helper import Reader
 from tests.parallel.parallelized import MODELS, batches, build, convolutional, mlp, train
 from tests.parallel.test_comm import Letters
@@ -171,6 +169,8 @@ def test_gradients_are_those_of_the_executor() -> None:
 def test_readers_are_shared_by_all_devices() -> None:
     rng = np.random.default_rng(1)
     source = [(rng.normal(size=(4, 12)).astype(np.float32), rng.integers(0, 4, 4)) for _ in range(4)]
+    other = ax.parallelize_cpu(ax.ModelHelper("read"), lambda model: model.read(source, ["data", "label"]), mlp, optimizer_builder_fun=plain, devices=[0, 1]).init().run()
+    np.testing.assert_array_equal(other.blob("data", 1), source[1][0])
     reader = Reader(source)
     model = ax.parallelize_cpu(ax.ModelHelper("read"), lambda model: model.read(reader, ["data", "label"], ["float32", "int32"]), mlp, optimizer_builder_fun=plain, devices=[3, 1]).init()
     model.run()
@@ -315,7 +315,7 @@ def test_memory_of_the_chain_is_at_least_as_small_as_caffe2s() -> None:
 
 def test_memory_can_be_optimized_later() -> None:
     model = ax.parallelize_cpu(ax.ModelHelper("chain"), None, chain, optimizer_builder_fun=momentum, devices=[0]).init()
-    told = optimize_gradient_memory(model, {"data": (64, 512), "label": (64,)}, ["fc3_grad"])
+    told = ax.optimize_gradient_memory(model, {"data": (64, 512), "label": (64,)}, ["fc3_grad"])
     assert told["after"]["arena"] < 0.7 * told["before"]["arena"]
     rng = np.random.default_rng(0)
     model.feed("data", rng.normal(size=(64, 512)).astype(np.float32))
@@ -442,13 +442,13 @@ def test_blobs_that_all_devices_have_alike(op: str, wanted: float) -> None:
 
 def test_a_converted_net_runs_on_its_device() -> None:
     net = ax.sym.FullyConnected(ax.sym.Variable("a"), num_hidden=3, name="b")
-    found = convert_net_for_device(net, ax.cpu(3))
+    found = ax.convert_net_for_device(net, ax.cpu(3))
     assert found.list_arguments() == ["cpu_3/a", "cpu_3/b_weight", "cpu_3/b_bias"]
     assert found.list_outputs() == ["cpu_3/b_output"]
     executor = found.simple_bind(ax.cpu(0), group2ctx={"cpu(3)": ax.cpu(3)}, **{"cpu_3/a": (2, 5)})
     assert [str(context) for context in executor.contexts] == ["cpu(0)", "cpu(3)"]
     with ax.cpu(2):
-        assert convert_net_for_device(net).list_outputs() == ["cpu_2/b_output"]
+        assert ax.convert_net_for_device(net).list_outputs() == ["cpu_2/b_output"]
 
 
 @pytest.mark.parametrize("combine", [False, True])
@@ -461,11 +461,11 @@ def test_the_predictor_predicts_as_a_test_model(combine: bool) -> None:
     tested.feed("data", data)
     tested.feed("label", np.zeros(3))
     tested.run()
-    predictor = extract_predictor_net(model, ["data"], ["softmax"])
+    predictor = ax.extract_predictor_net(model, ["data"], ["softmax"])
     assert set(predictor.symbol.list_arguments()) == {"data", *(name for name in model.master.net.trained)}
     (found,) = predictor(data=data)
     np.testing.assert_allclose(found, tested.blob("softmax"), rtol=1e-5, atol=1e-6)
-    (inner,) = extract_predictor_net(model, ["pool"], ["fc"])(pool=np.ones((2, 4, 2, 2), np.float32))
+    (inner,) = ax.extract_predictor_net(model, ["pool"], ["fc"])(pool=np.ones((2, 4, 2, 2), np.float32))
     assert inner.shape == (2, 4)
 
 
@@ -481,7 +481,7 @@ def test_a_predictor_of_rows_of_a_table() -> None:
     model.run()
     moved = np.flatnonzero(np.abs(model.blob("emb_w") - before).sum(axis=1))
     assert moved.tolist() == [1, 3, 8]
-    (found,) = extract_predictor_net(model, ["idx"], ["emb"])(idx=np.array([3.0, 1.0], np.float32))
+    (found,) = ax.extract_predictor_net(model, ["idx"], ["emb"])(idx=np.array([3.0, 1.0], np.float32))
     np.testing.assert_array_equal(found, model.blob("emb_w")[[3, 1]])
 
 
