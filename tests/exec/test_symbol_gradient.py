@@ -29,7 +29,7 @@ Array = np.ndarray
 Arrays = dict[str, Array]
 
 # Differentiated once only: their gradient holds a function that has none as a Symbol.
-ONCE = {"digamma", "gamma", "gammaln"}
+ONCE = {"digamma"}
 CONTRACTS = 2  # examples of one operator whose gradients' contracts are checked
 
 
