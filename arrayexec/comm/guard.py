@@ -31,7 +31,8 @@ _SILENT_AFTER = 2.5  # a rank that waits, but was not heard for so long, is not 
 _GATHER = 0.1  # between the first sign of a failure and the report, so that all signs are in
 _GIVE_WAY = 1.0  # a lower rank that waits too reports in the meantime
 _STAGGER = 0.2  # a rank that raised prints after that times its number: one traceback if all raise
-_ANSWER_EVERY = 0.5  # between two looks into the letters while a rank does not wait
+_LOOK_EVERY = 0.2  # between two looks into the letters while a rank does not wait
+_ANSWER_EVERY = 0.02  # the same while others wait for it: a first message takes several looks to get through
 _HOLD = 2.0  # a rank that raised after another one gives that one so long to end the job
 
 
@@ -169,13 +170,15 @@ class Guard:
         """Tell ranks that wait for this one, which does not, where it is; in a thread."""
         main = threading.main_thread().ident or 0
         answered: dict[int, float] = {}
+        asking: list[int] = []
         while True:
-            time.sleep(_ANSWER_EVERY)
+            time.sleep(_ANSWER_EVERY if asking else _LOOK_EVERY)
             with self._lock:
                 if self._silent:
                     return
                 self._hear()
-                for rank in self._ranks(self._asks):
+                asking = self._ranks(self._asks)
+                for rank in asking:
                     if answered.get(rank) != self._heard[rank]["when"]:
                         answered[rank] = self._heard[rank]["when"]
                         code, line = sys._current_frames()[main].f_code, sys._current_frames()[main].f_lineno
@@ -197,7 +200,7 @@ class Guard:
 
     def _asks(self, letter: dict[str, Any]) -> bool:
         """Whether a rank wants to hear from this one: it waits in a later collective, or at its end."""
-        return letter["state"] == "left" or (letter["state"] == "waiting" and letter["number"] > self._last.number)
+        return letter["state"] == "left" or bool(letter["state"] == "waiting" and letter["number"] > self._last.number)
 
     def _left(self, operation: Operation) -> list[int]:
         return self._ranks(lambda said: said["state"] == "left" and said["started"] < operation.number)

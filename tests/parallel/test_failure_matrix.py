@@ -44,7 +44,7 @@ class Event:
 
 
 FAILED = r"arrayexec: rank 1 of 3 failed{doing}; .*"
-GONE = r"arrayexec: rank 1 ended before comm\.init\(\)|prterun detected"
+GONE = r"arrayexec: rank 1 ended before comm\.init\(\)|prterun detected|prterun has exited due to process rank 1"
 LEFT = r"PeerFailure: rank 1 left \(exit\) while rank 0 waits for it in {waits}"
 LATE = r"TimeoutError: rank 1 is missing in {waits}: rank \d has waited .*last seen of rank 1 .*"
 STUCK = r"Timeout \(0:00:12\)!.* in connect"  # MPI starts when all ranks start it
