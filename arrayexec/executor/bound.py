@@ -129,7 +129,8 @@ class BoundPlan:
             meets = "comm" in step.bindings
             if not (meets or step.ready):
                 continue
-            self.run(calls[start : stop - meets], steps[start : stop - meets])
+            with self._binding.placement.enter():
+                self.run(calls[start : stop - meets], steps[start : stop - meets])
             start = stop
             if meets and step.op is not None:
                 context = self.context(step.writes[0])
@@ -138,7 +139,8 @@ class BoundPlan:
                 yield Meeting(step.op, step.kind, dict(zip(parameters, bound, strict=True)))
             for name in step.ready if on_ready is not None else ():
                 on_ready(name)  # type: ignore[misc]
-        self.run(calls[start:], steps[start:])
+        with self._binding.placement.enter():
+            self.run(calls[start:], steps[start:])
 
     def _part(self, *phases: str) -> tuple[list[Call], list[Step]]:
         part = [item for item in self._all if item[1].phase in phases]

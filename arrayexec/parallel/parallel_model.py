@@ -14,7 +14,7 @@ from ..errors import NotBoundError, ParallelizeError, near_miss
 from ..executor import Meeting, bind
 from ..streams import current_seed
 from ..symbol import Group
-from ..threads import cores, limited_blas
+from ..threads import blas_threads, cores, limited_blas
 from ..train.initializer import InitDesc
 from ..train.model_helper import ModelHelper
 from .device_net import DeviceNet, stretches
@@ -161,7 +161,8 @@ class ParallelModel(ModelState):
         if self.comm is not None:
             self._barrier()
         share = max(1, cores() // (len(self.devices) if self.options.net_type == "dag" else 1))
-        with limited_blas(min(self.options.num_threads_per_device, share)):
+        threads = min(self.options.num_threads_per_device, share)
+        with limited_blas(min(threads, blas_threads() or threads)):  # ranks of a host share its cores, too
             for _ in range(iterations):
                 self._say_where()
                 self.check_for_failures()
