@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any, Literal
 
 from ..dims import UNKNOWN
@@ -70,9 +69,14 @@ class Pooling_v1(Op):
         plain = _plain(self)
         plain.forward(xp, data, out, total, power)
         if self.pool_type == "max" and any(self.pad) and not self.global_pool:
-            real = replace(plain, count_include_pad=False)
-            counts = (op._counts(xp, data.shape[2:], out.shape[2:], "int64") for op in (plain, real))
-            least = xp.where(xp.greater(*counts), 0, lowest(xp, out.dtype))
+            beside = xp.zeros((1,), "bool")  # which windows have some padding, or nothing else
+            for size, count, (kernel, stride, pad) in zip(
+                data.shape[2:], out.shape[2:], plain._axes(data.shape[2:]), strict=True
+            ):
+                starts = xp.arange(count) * stride - pad
+                over = (starts < 0) | (xp.minimum(starts + kernel, size + pad) > size)
+                beside = beside[..., None] | over
+            least = xp.where(beside, 0, lowest(xp, out.dtype))
             xp.maximum(out, least.astype(out.dtype), out=out)
 
     def backward(
