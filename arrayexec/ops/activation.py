@@ -10,7 +10,7 @@ from ..dims import ANY
 from ..errors import format_shape
 from ..registry import Op, Sample, Temp, register_op
 from ..streams import width
-from .checks import check_floating
+from .checks import check_floating, check_numbers
 from .error_function import erf
 from .softmax import WIDE, class_view, keep_where, sigmoid
 
@@ -43,8 +43,7 @@ class Activation(Op):
 
     def types(self, t: Any) -> None:
         t.same()
-        if self.act_type != "relu":
-            check_floating(t, "data")
+        (check_numbers if self.act_type == "relu" else check_floating)(t, "data")
 
     def temps(self, s: Any) -> dict[str, Any]:
         kind = "bool" if self.act_type == "relu" else s.dtype("data")

@@ -25,6 +25,12 @@ def check_floating(t: Any, name: str) -> None:
         t.fail(name, f"must be of a floating type, but it is {kind.name}")
 
 
+def check_numbers(t: Any, name: str) -> None:
+    """Refuse a value ``name`` of truth values: they are not subtracted and have no sign."""
+    if getattr(t, name) == np.bool_:
+        t.fail(name, "must hold numbers, but it is bool; Cast it")
+
+
 @functools.cache
 def holds(kind: np.dtype[Any], number: int) -> bool:
     """Whether ``kind`` holds the whole numbers from 0 to ``number``, each as itself."""

@@ -28,7 +28,7 @@ import numpy as np
 
 from ..errors import ArgumentError
 from ..registry import Op, Sample, Temp, get_op, register_op
-from .checks import check_floating
+from .checks import check_floating, check_numbers
 from .error_function import erf
 from .special import SPECIAL
 
@@ -89,6 +89,8 @@ class Pointwise(Op):
     scratch: ClassVar[tuple[str, ...]] = ()
     """The bodies' scratch: ``t0 …`` of the data's type, ``m0 …`` masks, ``full`` and ``total`` if it broadcasts."""
     floating: ClassVar[bool] = False
+    signed: ClassVar[bool] = False
+    """True if a formula takes a difference or a sign, which truth values do not have."""
     broadcasts: ClassVar[bool] = False
 
     def infer(self, s: Any) -> None:
@@ -103,6 +105,8 @@ class Pointwise(Op):
         t.same()
         if self.floating:
             check_floating(t, self.expression.inputs[0])
+        elif self.signed:
+            check_numbers(t, self.expression.inputs[0])
 
     def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
         kind = s.dtype("out")
@@ -119,6 +123,13 @@ class Pointwise(Op):
         from .symbolic import gradients  # loaded when a graph is first differentiated
 
         return gradients(self, sym, {"dout": dout, **values})
+
+
+def _is_signed(formula: ast.expr) -> bool:
+    return any(
+        isinstance(node, ast.Sub | ast.USub) or (isinstance(node, ast.Name) and node.id == "sign")
+        for node in ast.walk(formula)
+    )
 
 
 def _call(node: ast.expr) -> tuple[str, list[ast.expr]]:
@@ -390,6 +401,7 @@ def compile_row(row: Row, module: str, base: type[Pointwise] = Pointwise) -> typ
         "inplace": bodies.inplace,
         "passes": () if base.broadcasts else tuple(n for n, g in gradients.items() if ast.unparse(g) == "dout"),
         "floating": bodies.floating,
+        "signed": any(map(_is_signed, (tree, *gradients.values()))),
         "hints": row.hints,
         "examples": [_example(row, expression, base.broadcasts)],
     }

@@ -18,7 +18,7 @@ from ..dims import ANY, UNKNOWN, drop
 from ..errors import TypeInferenceError, format_shape
 from ..registry import Op, Sample, Temp, register_op
 from .broadcast import axis_in, like
-from .checks import holds
+from .checks import check_numbers, holds
 
 Scratch = Mapping[str, tuple[tuple[int, ...], Any]]
 
@@ -291,6 +291,10 @@ class NanSum(_Reduction):
 
     examples = _EXAMPLES
 
+    def types(self, t: Any) -> None:
+        t.same()
+        check_numbers(t, "data")
+
     def temps(self, s: Any) -> Scratch:
         kind = s.dtype("data")
         return {"plain": (s.data, kind), "hole": (s.data, bool), "total": total_of(s, narrow(kind))}
@@ -315,6 +319,10 @@ class NanProd(_Product):
     """``out = product of data`` over the axes, NaN counted as 1; the gradient of NaN is 0."""
 
     examples = tuple({**example, "data": _FACTORS} for example in _EXAMPLES)
+
+    def types(self, t: Any) -> None:
+        t.same()
+        check_numbers(t, "data")
 
     def temps(self, s: Any) -> Scratch:
         return {**super().temps(s), "plain": (s.data, s.dtype("data"))}
@@ -367,6 +375,7 @@ class Norm(Op):
         if self.out_dtype is None:
             t.same()
         t.out = self.out_dtype
+        check_numbers(t, "data")
 
     def temps(self, s: Any) -> Scratch:
         kind = np.result_type(wide(s.dtype("data")), s.dtype("out"))

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from ..registry import Op, Temp, register_op
+from .checks import check_numbers
 from .reduce import _EXAMPLES, Scratch, _Reduction, gather, narrow, put, total_of
 
 
@@ -17,6 +18,10 @@ class SquareSum(_Reduction):
     """``out = sum of data²`` over the axes."""
 
     examples = _EXAMPLES
+
+    def types(self, t: Any) -> None:
+        t.same()
+        check_numbers(t, "data")
 
     def temps(self, s: Any) -> Scratch:
         kind = narrow(s.dtype("data"))  # the squares of large 16-bit numbers are none

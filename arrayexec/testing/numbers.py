@@ -119,7 +119,7 @@ def _check_sums(trial: Trial, kind: Any, tolerance: float) -> Iterator[str]:
 
 def check_integers(trial: Trial) -> Iterator[str]:
     """Whole numbers as inputs are refused by an error of the engine, or they run, backward included."""
-    for kind in (np.int32, np.uint8):
+    for kind in (np.int32, np.uint8, np.bool_):
         try:
             Trial(trial.cls, trial.example, kind).outcome()
         except ArrayExecError:

@@ -61,6 +61,7 @@ cases(
         CPU, {"a": np.array([2], np.int32), "b": np.array([-1], np.int32)}, grad_req="null"
     ).forward(),
     elemwise_type=refused(lambda: sym.sigmoid(A, name="n"), types=True, a="int32"),
+    elemwise_bool=refused(lambda: sym.negative(A, name="n"), types=True, a="bool"),
     activation_type=refused(lambda: sym.Activation(A, act_type="tanh", name="n"), types=True, a="int32"),
     elemwise_no_class=lambda: elemwise.relv,
     broadcast_dims=refused(lambda: sym.broadcast_add(A, B, name="n"), a=(2, 3), b=(2, 4)),
