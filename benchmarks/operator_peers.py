@@ -210,15 +210,15 @@ def bilinear(np: Any, image: Any, y: Any, x: Any) -> Any:
     return top * (1 - b) + (image[:, y1, x0] * (1 - a) + image[:, y1, x1] * a) * b
 
 
-def deformed(np: Any, data: Any, offset: Any, weight: Any, mask: Any = 1.0) -> Any:
-    """A convolution of 3 × 3 whose taps are moved (zero outside of the image), one image."""
-    side, kernel = data.shape[2], 3
-    taps = np.arange(9)
-    base = np.arange(side, dtype=np.float32)
+def deformed(np: Any, data: Any, offset: Any, weight: Any, mask: Any = None) -> Any:
+    """A convolution of 3 × 3 whose taps are moved, one image; zero outside of it, with a mask fading over a pixel."""
+    side, kernel, rim = data.shape[2], 3, 0 if mask is None else 8
+    padded = np.pad(data[0], ((0, 0), (rim, rim), (rim, rim)))
+    taps, base = np.arange(9), np.arange(side, dtype=np.float32)
     y = base[:, None] + (taps // kernel - 1)[:, None, None] + offset[0, 0::2]
     x = base + (taps % kernel - 1)[:, None, None] + offset[0, 1::2]
-    inside = (y >= 0) & (x >= 0) & (y < side) & (x < side)
-    columns = bilinear(np, data[0], y, x) * (inside * mask)
+    share = (y >= 0) & (x >= 0) & (y < side) & (x < side) if mask is None else mask
+    columns = bilinear(np, padded, y + rim, x + rim) * share
     return (weight.reshape(len(weight), -1) @ columns.reshape(-1, side * side)).reshape(1, -1, side, side)
 
 
