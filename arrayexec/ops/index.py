@@ -115,7 +115,7 @@ class pick(Op):
     no_gradient = ("index",)
     examples = (
         {"data": (3, 4), "index": Sample((3,), -2, 5, True)},
-        {"data": (3, 2, 4), "index": Sample((3, 1, 4), -2, 5, True), "axis": 1, "keepdims": True, "mode": "wrap"},
+        {"data": (3, 2, 4), "index": Sample((3, 4), -2, 5, True), "axis": 1, "keepdims": True, "mode": "wrap"},
     )
 
     def infer(self, s: Any) -> None:
@@ -131,6 +131,9 @@ class pick(Op):
             s.data = insert(s.out, self.axis, UNKNOWN)
         if s.data is not ANY and len(s.data) == 1 and not self.keepdims:
             s.fail("data", f"must have at least 2 dims without keepdims=True, but it is {format_shape(s.data)}")
+        if s.index is ANY:  # nobody says more, so without that axis, as in MXNet
+            s.index = drop(s.data, self.axis)
+            return
         same_rank = len(s.index) == len(s.data)
         s.index = replace(s.data, self.axis, 1) if same_rank else drop(s.data, self.axis)
         s.data = (replace if same_rank else insert)(s.index, self.axis, UNKNOWN)

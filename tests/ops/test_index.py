@@ -55,6 +55,8 @@ def test_pick_infers() -> None:
         found = shapes_of("pick", {"data": (UNKNOWN, 4), "index": index})
         assert (found["data"], found["node_output"]) == ((3, 4), (3,))
     assert shapes_of("pick", {"data": (3, 4), "index": (UNKNOWN,)})["index"] == (3,)
+    assert shapes_of("pick", {"data": (3, 2, 4)}, axis=1)["index"] == (3, 4)  # of labels that nobody gives a shape
+    assert shapes_of("pick", {"data": (3, 2, 4), "index": (3, 1, UNKNOWN)}, axis=1)["index"] == (3, 1, 4)
     with pytest.raises(
         ShapeError, match=r"pick 'node': index 'index' must be \(3,\), but it is \(4,\) \(differs in dim 0\)"
     ):
