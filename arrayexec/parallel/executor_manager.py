@@ -21,7 +21,7 @@ from ..streams import current_seed
 from .binding import bind_exec, check_arguments
 from .consistency import check_replicas
 from .executor_group import DataParallelExecutorGroup
-from .gradient_sync import Layout, describe_nodes
+from .gradient_sync import Layout, describe_nodes, describe_updater
 from .loading import Described, first_rows, load_data, load_general, load_label
 from .replicas import KINDS, Replicas
 from .split import split_input_slice
@@ -148,7 +148,7 @@ class DataParallelExecutorManager:
         comm.agree(description, "the model and its training")
         return layout.connect(comm, self._replicas.lead, max_in_flight)
 
-    # --- buckets -----------------------------------------------------------------------------------------------
+    # buckets
 
     def _key(self, source: Any, attribute: str) -> Any:
         """The bucket key of a batch or an iterator; None where there are no buckets."""
@@ -205,7 +205,7 @@ class DataParallelExecutorManager:
                 "the other buckets"
             )
 
-    # --- parameters --------------------------------------------------------------------------------------------
+    # parameters
 
     def install_monitor(self, monitor: Any) -> None:
         """Watch every executor of every bucket and device, present and future."""
@@ -286,7 +286,7 @@ class DataParallelExecutorManager:
         """For every auxiliary state of the default bucket, its array on every device."""
         return self.execgrp.aux_arrays
 
-    # --- a step ------------------------------------------------------------------------------------------------
+    # a step
 
     def load_data_batch(self, data_batch: Any) -> None:
         """Take a batch: choose (or make) the group of its bucket and shapes and copy the arrays in.
@@ -391,9 +391,7 @@ class DataParallelExecutorManager:
         if self._summed is None:
             raise NotBoundError("update: run backward first")
         if self.comm is not None and not self._updated:  # another learning rate on one rank would let parameters drift
-            options = getattr(getattr(updater, "optimizer", updater), "__dict__", {})
-            simple = {n: v for n, v in sorted(options.items()) if v is None or isinstance(v, int | float | str)}
-            self.comm.agree(simple, "the optimizer")
+            self.comm.agree(describe_updater(updater), "the optimizer")
         self._updated = True
         if not self._summed:
             self._sum()
@@ -408,10 +406,7 @@ class DataParallelExecutorManager:
             self.check_consistency()
 
     def check_consistency(self) -> None:
-        """Compare the parameters of all devices and ranks by their bits; collective.
-
-        Raises InconsistentReplicaError on all ranks, naming the first parameter that differs.
-        """
+        """Compare parameters of all devices and ranks by their bits; collective. Raises InconsistentReplicaError."""
         held = {str(store.context): store.parameters for store in self.stores}
         check_replicas(held, self.comm, f"after {self.step} steps")
 

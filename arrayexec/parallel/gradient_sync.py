@@ -129,6 +129,12 @@ def describe_nodes(key: Any, symbol: Any) -> dict[str, object]:
     }
 
 
+def describe_updater(updater: Any) -> dict[str, object]:
+    """The simple options of an updater or its optimizer, as ranks compare them."""
+    options = getattr(getattr(updater, "optimizer", updater), "__dict__", {})
+    return {name: held for name, held in sorted(options.items()) if held is None or isinstance(held, int | float | str)}
+
+
 class ShardedUpdate:
     """Each rank of a host updates its parts of the parameters, with the state of these parts alone (ZeRO-1).
 
