@@ -25,6 +25,7 @@ Many = Annotated[Any, "many"]
 Temp = Annotated[Any, "temp"]
 
 SPECIAL = frozenset({"xp", "rng", "is_train", "comm", "prepared"})
+MAX_PORTS = 100_000  # inputs or outputs of one node: more is no model
 WHOLE = frozenset({"out", "aux", "hidden"})
 _Class = TypeVar("_Class", bound="type[Op]")
 
@@ -336,7 +337,8 @@ def _check(cls: type[Op], form: Form) -> None:
     rule = inspect.signature(cls.gradient).parameters if hasattr(cls, "gradient") else {}
     for name in [name for name, p in rule.items() if p.kind is not p.VAR_KEYWORD][1:]:
         if name not in ("sym", *known) and (name[:1] != "d" or name[1:] not in known):
-            refuse(f"parameter '{name}' of gradient is no input, output or gradient of an output{near_miss(name, known)}")
+            fact = f"parameter '{name}' of gradient is no input, output or gradient of an output"
+            refuse(fact + near_miss(name, known))
     if form.variadic and "num_args" not in form.attributes and not hasattr(cls, "inputs"):
         refuse(f"'{form.variadic}' takes any number of inputs; count them in a field num_args: int, or say inputs = …")
     bound = [*form.forward.parameters, *(form.backward.parameters if form.backward else ())]
@@ -447,6 +449,10 @@ def make_op(name: str, attributes: Mapping[str, Any], where: str = "") -> Op:
         if attribute is None:
             raise AttributeValueError(f"{form.name}{where} has no attribute '{key}'{near_miss(key, form.attributes)}")
         values[key] = attribute.parse(value, f"{form.name}{where}")
+        if key in ("num_args", "num_outputs") and values[key] > MAX_PORTS:
+            raise AttributeValueError(
+                f"{form.name}{where}: attribute '{key}' must be at most {MAX_PORTS}, but it is {values[key]}"
+            )
     missing = [key for key, attribute in form.attributes.items() if attribute.required and key not in values]
     if missing:
         raise AttributeValueError(

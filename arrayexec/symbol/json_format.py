@@ -10,13 +10,11 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from ..errors import AttributeValueError, FileFormatError, UnknownOperatorError, near_miss
-from ..registry import Op, all_names, find_op, get_op, make_op, signature_of
+from ..registry import MAX_PORTS, Op, all_names, find_op, get_op, make_op, signature_of
 from .attribute import deprecated_suffix, is_hidden, stored_key
 from .graph import Entry, Node, post_order
 
 WRITTEN_VERSION = 10901
-MAX_PORTS = 100_000
-"""Inputs or outputs of one node beyond which a file is taken for damaged."""
 
 HINTS = frozenset({
     "workspace", "cudnn_tune", "cudnn_off", "cudnn_algo_verbose", "cudnn_algo_fwd", "cudnn_algo_bwd_data",

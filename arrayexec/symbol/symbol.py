@@ -282,7 +282,7 @@ class Symbol(Algebra):
         return Symbol(heads)
 
     def gradient(self, wrt: str | Sequence[str], head_gradients: Any = None) -> Symbol:
-        """Gradients of the sum of all outputs for the arguments ``wrt`` (a name or several), as a Symbol in their order.
+        """Gradients of the sum of all outputs for the arguments ``wrt`` (one name or several), as a Symbol in order.
 
         Its outputs are those of nodes named ``<argument>_grad``. It is a graph like any other: it can be bound, saved,
         composed and differentiated again. ``head_gradients``: a symbol for each output that its gradient starts with;

@@ -153,10 +153,12 @@ def checks_of(recorder: Recorder, run: Callable[[], Faults] | None = None) -> tu
         assert list(recorder.written()) == list(recorder.calls)
 
     def test_every_refusal_is_reached(found: Faults) -> None:
-        assert recorder.missing(found) == []
+        left = recorder.missing(found)
+        assert not left, left
 
     def test_what_is_held_elsewhere_is_there() -> None:
-        assert recorder.without_test() == []
+        left = recorder.without_test()
+        assert not left, left
 
     return (
         found, test_text, test_no_text_is_left_over, test_every_refusal_is_reached,

@@ -62,6 +62,7 @@ cases(
     ).forward(),
     elemwise_type=refused(lambda: sym.sigmoid(A, name="n"), types=True, a="int32"),
     elemwise_bool=refused(lambda: sym.negative(A, name="n"), types=True, a="bool"),
+    ports=refused(lambda: sym.Concat(A, num_args=2**31, name="n")),
     activation_type=refused(lambda: sym.Activation(A, act_type="tanh", name="n"), types=True, a="int32"),
     elemwise_no_class=lambda: elemwise.relv,
     broadcast_dims=refused(lambda: sym.broadcast_add(A, B, name="n"), a=(2, 3), b=(2, 4)),
