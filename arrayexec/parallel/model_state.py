@@ -23,7 +23,7 @@ from ..plan import Plan
 from ..streams import current_seed, seed
 from ..train.model_helper import ModelHelper
 from .consistency import check_replicas
-from .device_net import DeviceNet, gradient_order
+from .device_net import DeviceNet, gradient_order, stretches
 from .model_checks import Options
 
 Array = Any
@@ -167,12 +167,23 @@ class ModelState:
 
     def _sync_computed(self) -> None:
         how = self.options.broadcast_computed_params
-        for name in self.master.computed if how is not False else ():
-            self._sync_blob(name, "mean" if how == "average" else "broadcast")
+        if how is False:
+            return
+        net, op = self.master.net, "mean" if how == "average" else "broadcast"
+        if not all("computed" in device.blocks for device in self.devices):
+            for name in self.master.computed:
+                self._sync_blob(name, op)
+            return
+        specs = {name: net.params[name] for name in net.computed}
+        for cut in stretches(specs, self.master.context.alignment, False):  # all at once, not layer by layer
+            self._sync_arrays([cut.of(device.blocks["computed"]) for device in self.devices], op)
 
     def _sync_blob(self, name: str, how: str) -> None:
         """Give all devices and ranks the master's value of a blob, or the sum or mean of all."""
-        arrays = [device.blob(name) for device in self.devices]
+        self._sync_arrays([device.blob(name) for device in self.devices], how)
+
+    def _sync_arrays(self, arrays: Sequence[Array], how: str) -> None:
+        """As `_sync_blob`, for the arrays of all devices."""
         if how == "broadcast":
             if self.comm is not None:
                 self.comm.broadcast(arrays[0])

@@ -23,7 +23,7 @@ from .feeding import Feeder
 from .gradient_sync import describe_nodes
 from .model_checks import Options
 from .model_state import ModelState
-from .sparse import gather_rows, update_rows
+from .sparse import Rows, gather_rows, merged, update_rows
 
 Array = Any
 
@@ -331,25 +331,27 @@ class ParallelModel(ModelState):
             for weight, grad, _, decays in device.pieces(self._cuts, ()):
                 if decays:
                     optimizer.decay(device.context, weight, grad)
-        rate = self.learning_rate() * self._norm_ratio()
+        tables, ratio = self.master.net.sparse, None
+        rows = {table: gather_rows(self.devices, table, self.comm) for table in tables if self.reduces}
         for device in devices:
+            if not self.reduces:
+                rows = {table: gather_rows([device], table, None) for table in tables}
+            if ratio is None or not self.reduces:
+                ratio = self._norm_ratio(device, rows)
+            rate = self.learning_rate() * ratio
             for weight, grad, states, _ in device.pieces(self._cuts, names):
                 optimizer.apply(device.context, self.iteration, weight, grad, states, rate)
-        for table in self.master.net.sparse:
-            rows = gather_rows(self.devices, table, self.comm) if self.reduces else None
-            for device in devices:
-                update_rows(
-                    device, table, rows or gather_rows([device], table, None), optimizer, self.iteration, rate
-                )
+            for table, found in rows.items():
+                update_rows(device, table, found, optimizer, self.iteration, rate)
 
-    def _norm_ratio(self) -> float:
+    def _norm_ratio(self, device: DeviceNet, rows: Mapping[str, Rows]) -> float:
         """By what the learning rate is multiplied so that the gradient is not too long; each parameter counts once."""
         if self.model.optimizer.max_gradient_norm is None:
             return 1.0
-        squares = 0.0
-        with self.master.context.enter():
-            for _, grad, _, _ in self.master.pieces(self._cuts, ()):
-                size = 1 << 16 if self.master.context.xp is np else max(grad.size, 1)
+        squares = sum(float(np.square(merged(found)[1], dtype=np.float64).sum()) for found in rows.values())
+        with device.context.enter():
+            for _, grad, _, _ in device.pieces(self._cuts, ()):
+                size = 1 << 16 if device.context.xp is np else max(grad.size, 1)
                 for start in range(0, grad.size, size):
                     piece = grad[start : start + size].astype(np.float64)
                     squares += float(asnumpy((piece * piece).sum()))

@@ -485,6 +485,29 @@ def test_a_predictor_of_rows_of_a_table() -> None:
     np.testing.assert_array_equal(found, model.blob("emb_w")[[3, 1]])
 
 
+def test_rows_count_in_the_length_of_a_gradient() -> None:
+    """A table with gradients by rows trains as one whose gradient is dense, also where the gradient is cut."""
+    found = []
+    for sparse in (True, False):
+
+        def forward(model: ax.ModelHelper, loss_scale: float, sparse: bool = sparse) -> Any:
+            h = model.gather("idx", "emb", 9, 5, sparse=sparse)
+            _, loss = model.softmax_with_loss(model.fc(h, "fc", 5, 4), "label")
+            return [model.scale(loss, "scaled", loss_scale)]
+
+        def optimizer(model: ax.ModelHelper) -> Any:
+            return model.build_sgd(0.5, max_gradient_norm=0.1, sparse_dedup_aggregator="sum")
+
+        ax.random.seed(4)
+        model = ax.parallelize_cpu(ax.ModelHelper("table"), None, forward, optimizer_builder_fun=optimizer, devices=[0, 1]).init()
+        model.feed("idx", np.array([1, 3, 3, 8]))
+        model.feed("label", np.array([0, 1, 2, 3]))
+        model.run(3)
+        found.append((np.array(model.blob("emb_w")), np.array(model.blob("fc_w"))))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+
+
 # --- layers ----------------------------------------------------------------------------------------------------------
 
 
