@@ -102,6 +102,7 @@ def test_cutting_a_link_ends_the_job_and_names_the_host(hosts: int, tmp_path: Pa
     assert any(re.search(missing.format(others), text) for text in texts), texts
 
 
+@pytest.mark.full
 def test_the_same_without_a_cut(tmp_path: Path) -> None:
     run = run_hosts("cut.py", 2, "", tmp_path)
     assert (run.code, run.out) == (0, "trained\n"), run.out + run.err
