@@ -47,18 +47,18 @@ class Op:
     """
 
     outputs: ClassVar[Any] = ("out",)
-    listed: ClassVar[Any] = ()  # what lists of names call the outputs, if not as ``outputs`` does
+    listed: ClassVar[Any] = ()  # other names for the outputs in lists
     hidden: ClassVar[Any] = ()
     aux: ClassVar[Any] = ()
     no_gradient: ClassVar[tuple[str, ...]] = ()
     inplace: ClassVar[Mapping[str, str]] = {}
-    passes: ClassVar[Any] = ()  # inputs whose gradient is the one output's as it is: handed on without backward
-    linear: ClassVar[tuple[str, ...]] = ()  # inputs in each of which ``out`` is linear, the others kept
+    passes: ClassVar[Any] = ()  # inputs whose gradient is the one output's: handed on without backward
+    linear: ClassVar[tuple[str, ...]] = ()  # inputs in each of which ``out`` is linear
     ignored: ClassVar[Any] = ()
     rows: ClassVar[str | None] = None
-    batch_axis: ClassVar[int] = 0  # of the first input: sequences have their steps before their rows
+    batch_axis: ClassVar[int] = 0  # of the first input; 1 where steps stand first
     hints: ClassVar[tuple[str, ...]] = ()
-    rest: ClassVar[str] = ""  # field (``tuple[str, ...]``) for attributes that no field names, as sorted ``key=text``
+    rest: ClassVar[str] = ""  # field (tuple[str, ...]) for attributes that no field names: sorted key=text
     examples: ClassVar[Sequence[Mapping[str, Any]]] = ()
     form: ClassVar[Form]
 
@@ -223,8 +223,8 @@ def signature_of(op: Op) -> Signature:
             many = isinstance(position, tuple)
             frame[name] = tuple(place_of[names[kind][p]] for p in position) if many else place_of[name]
     backward = slots(form.backward, unused)
-    suffixes = tuple("output" + name[3:] if name[:3] == "out" and name[3:].isdecimal() else name for name in outputs)
-    suffixes = _names(op, "listed") or suffixes
+    listed = _names(op, "listed") or outputs
+    suffixes = ("output" + name[3:] if name[:3] == "out" and name[3:].isdecimal() else name for name in listed)
     return Signature(
         inputs, aux, outputs, hidden, names, frame, slots(form.forward) or (), backward, slots(form.update),
         any(kind == "doutput" and place != () for kind, place in backward or ()),
