@@ -21,7 +21,7 @@ from .errors import ArrayExecError, AttributeValueError, OperatorDefinitionError
 # Annotation of a parameter that takes a tuple: all variadic inputs; all outputs, auxiliary states or hidden outputs if
 # it is called ``out``, ``aux`` or ``hidden``.
 Many = Annotated[Any, "many"]
-# Annotation of a parameter that is scratch memory; ``temps`` gives its shape and type.
+# Annotation of scratch memory; ``temps`` gives its shape and type.
 Temp = Annotated[Any, "temp"]
 
 SPECIAL = frozenset({"xp", "rng", "is_train", "comm", "prepared"})
