@@ -28,7 +28,6 @@ class BlockModel(ParallelModel):
     block_momentum = 0.0
     nesterov = False
     reset_momentum_sgd = False
-    warmup_iterations: int | None = None
 
     def init(self) -> BlockModel:
         """As `ParallelModel.init`; the block's parameters begin as the parameters."""
@@ -53,9 +52,7 @@ class BlockModel(ParallelModel):
 
         Raises ParallelizeError for a model that was made without them.
         """
-        if self.warmup_iterations is None:
-            raise ParallelizeError(f"warmup: the model '{self.model.name}' was made without warmup_iterations")
-        super().run(self.warmup_iterations)
+        super().warmup()
         self.sync_parameters()
         self._take_block()
         return self

@@ -37,6 +37,7 @@ class ParallelModel(ModelState):
     reduces = True
     """Whether gradients are summed over devices and ranks."""
     check_every = 0
+    warmup_iterations: int | None = None
 
     def __init__(self, model: ModelHelper, options: Options, plan_hook: Callable[[ParallelModel], Any] | None) -> None:
         super().__init__(model, options)
@@ -151,6 +152,12 @@ class ParallelModel(ModelState):
         return {"before": before, "after": self.master.nbytes()}
 
     # --- steps -------------------------------------------------------------------------------------------------
+
+    def warmup(self) -> ParallelModel:
+        """Take the steps that a model of `parallelize_bmuf` was told to begin with; ParallelizeError for others."""
+        if self.warmup_iterations is None:
+            raise ParallelizeError(f"warmup: the model '{self.model.name}' was made without warmup_iterations")
+        return ParallelModel.run(self, self.warmup_iterations)
 
     def run(self, iterations: int = 1) -> ParallelModel:
         """Take that many steps (a forward-only model: run forward); collective with ranks.

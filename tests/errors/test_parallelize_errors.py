@@ -175,6 +175,7 @@ recorder.cases(
     shapes_for_memory=lambda: make().init().optimize_gradient_memory(),
     predictor_of_a_stranger=lambda: extract_predictor_net(started(), ["data"], ["fd"]),
     predictor_with_too_few_inputs=lambda: extract_predictor_net(started(), ["data"], ["loss"]),
+    warmup_of_a_model_without_blocks=lambda: started().warmup(),
     block_momentum_is_a_text=lambda: blocks(block_momentum="0.5"),
     master_is_no_device=lambda: blocks(master_device=4),
     policy_nobody_knows=lambda: policy(0.1, "steps"),
