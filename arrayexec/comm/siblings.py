@@ -18,6 +18,7 @@ from collections.abc import Iterator
 
 _EVERY = 0.25  # seconds between two looks; a rank must be missing in two
 _HEARD = 0.1  # seconds until the launcher has read a line
+_SHARED = "/dev/shm/mpich_shm_"  # memory that MPICH leaves behind when a rank is killed
 _OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
 # What starts the ranks of a host, by its name in /proc: where it tells them their rank, how many there are, and here
 _LAUNCHERS: dict[str, tuple[str, ...]] = {
@@ -73,6 +74,9 @@ def _watch(launcher: str, name: str, rank: int, size: int, here: int) -> None:
                 which = f"rank {gone}" if size == here else f"a rank of {os.uname().nodename}"
                 sys.stderr.write(f"arrayexec: {which} ended before comm.init()\n")
             time.sleep(_HEARD if rank == min(alive) else 10 * _HEARD)
+            for path in {line.split()[-1] for line in _read(f"/proc/{process}/maps").splitlines() if _SHARED in line}:
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
             os.kill(process, signal.SIGKILL)
             return
         missed = missing
