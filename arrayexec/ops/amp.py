@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import AttributeValueError
 from ..registry import Many, Op, Sample, Temp, register_op
+from .checks import check_floating
 
 Array = Any
 
@@ -46,7 +47,8 @@ class amp_cast(Op):
 class amp_multicast(Op):
     """``out0, out1, …`` = all data in the widest type among them, or with ``cast_narrow`` in the narrowest.
 
-    Each has the shape of its input; what is not float32, float16 or bfloat16 stays as it is. Of two types of one size the first counts.
+    Each has the shape of its input; what is not float32, float16 or bfloat16 stays as it is. Of two types of one size
+    the first counts.
     """
 
     num_outputs: int
@@ -104,8 +106,7 @@ class _scale_gradient(Op):
         t.out = t.data
         t.data = t.out
         t.scale = "float32"
-        if t.data is not None and not (t.data.kind == "f" or _mixed(t.data)):
-            t.fail("data", f"must be of a floating type, but it is {t.data.name}")
+        check_floating(t, "data")
 
     def forward(self, xp: Any, data: Array, scale: Array, out: Array) -> None:
         xp.copyto(out, data)
