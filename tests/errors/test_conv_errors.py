@@ -14,7 +14,7 @@ import numpy as np
 from arrayexec import cpu, sym
 from tests.errors.recorder import PACKAGE, Recorder, checks_of
 
-FILES = ("windows", "conv", "deconv", "resample", "separable", "resize", "deform", "correlation", "pool", "pool_legacy")
+FILES = ("windows", "conv", "deconv", "resample", "separable", "resize", "deform", "correlation", "pool", "pool_legacy", "unfold")
 RECORDER = Recorder(Path(__file__).parent / "texts_conv.txt", [PACKAGE / "ops" / f"{name}.py" for name in FILES])
 cases = RECORDER.cases
 
@@ -30,6 +30,12 @@ def refused(symbol: Callable[[], Any], **known: Any) -> Callable[[], Any]:
 def deconvolution(**options: Any) -> Any:
     return sym.Deconvolution(A, name="n", **{"kernel": (3, 3), "num_filter": 4, **options})
 
+
+cases(
+    unfold_kernel=lambda: sym.im2col(A, kernel=(2, 2, 2, 2), name="n"),
+    unfold_size=refused(lambda: sym.im2col(A, kernel=(3, 3), name="n"), a=(1, 2, 2, 4)),
+    unfold_channels=refused(lambda: sym.col2im(A, output_size=(4, 4), kernel=(3, 3), name="n"), a=(1, 10, 4)),
+)
 
 cases(
     conv_groups=lambda: sym.Convolution(A, kernel=(3, 3), num_filter=4, num_group=3, name="n"),

@@ -20,6 +20,7 @@ from arrayexec.parallel.executor_manager import (
 )
 from arrayexec.train.io import DataBatch
 from tests.errors.recorder import PACKAGE, Recorder
+from tests.errors.test_parallelize_errors import MODULES
 from tests.parallel.networks import Described, lstm, mlp
 
 FLAT = Described({"data": (8, 6)}, {"softmax_label": (8,)})
@@ -333,12 +334,19 @@ def test_message(case: str) -> None:
 RANKS = "tests/parallel/test_ranks_train_failures.py::test_refusals_are_told_on_all_ranks"
 RECORDER = Recorder(
     None,
-    sorted((PACKAGE / "parallel").glob("*.py")),
+    sorted({*(PACKAGE / "parallel").glob("*.py")} - {PACKAGE / name for name in MODULES}),
     internal={"error"},  # what a thread of one device raised
     elsewhere={
         "parallel/executor_manager.py": {
             "buckets under ranks must be announced": RANKS,
             "was not announced; announced are": RANKS,
+        },
+        "parallel/consistency.py": {
+            "something wrote to one of them": "tests/parallel/test_consistency.py::test_devices_of_one_process",
+        },
+        "parallel/uneven.py": {
+            "uneven must be one of": "tests/parallel/test_uneven.py::test_other_words_are_refused",
+            "batches so far": "tests/parallel/test_uneven.py::test_what_is_refused_is_told_on_all_ranks",
         },
         "parallel/gradient_sync.py": {
             "does not follow from the default bucket": RANKS,

@@ -409,6 +409,7 @@ cases(
     form_rule_shapes=registers(REST.replace("s.out, s.data = s.data, s.out", "s.out = (0.5,)"), run=True),
     form_rule_types=registers("def types(self, t): t.out = 'flot'\n" + REST, run=True),
     form_no_types=registers("def types(self, t): pass\n" + REST, run=True),
+    operator_ports=lambda: sym.Concat(sym.Variable("a"), num_args=2**31, name="n"),
     operator_by_name=lambda: registry.get_op("FullyConnectd"),
     operator_attribute_unknown=lambda: registry.make_op("FullyConnected", {"num_hiden": 3}),
 )

@@ -139,6 +139,19 @@ def forked() -> None:
     watching.check("allreduce")
 
 
+def gone(state: str) -> Callable[[], None]:
+    """A case: rank 1 looks about itself after a barrier and finds that rank 0 will not come back."""
+
+    def call() -> None:
+        letters = Letters(3)
+        watching = watcher(letters)
+        watching.enter("barrier", "step 1")
+        letters.hear(0, state, 0)
+        watching.look("check_for_failures")
+
+    return call
+
+
 def after_a_failure() -> None:
     watching = watcher(Letters(2))
     with pytest.raises(CollectiveError):
@@ -153,6 +166,8 @@ cases(
     rank_late=waits((2, "waiting", 2), waited=9),
     ranks_late=waits(waited=9, what="allreduce", size=4),
     all_there=waits((0, "waiting", 2), (2, "waiting", 2), waited=9),
+    seen_to_have_raised=gone("raised"),
+    seen_to_have_left=gone("left"),
     forked_child=forked,
     after_a_failure=after_a_failure,
 )
