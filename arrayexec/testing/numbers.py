@@ -34,7 +34,10 @@ def sixteen_bits() -> Mapping[Any, float]:
 def check_types(trial: Trial) -> Iterator[str]:
     """float32 agrees with float64, 16-bit types with float32 of the same values; free inputs may hold whole numbers."""
     want = trial.outcome().named()
-    single = Trial(trial.cls, trial.example, np.float32)
+    try:
+        single = Trial(trial.cls, trial.example, np.float32)
+    except TypeInferenceError:  # an attribute says another type
+        return
     for name, found in single.outcome().named().items():
         expected, scale = want[name], 1.0
         if found.dtype.kind == "f":
