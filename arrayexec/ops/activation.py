@@ -12,7 +12,8 @@ from ..registry import Op, Sample, Temp, register_op
 from ..streams import width
 from .checks import check_floating, check_numbers
 from .error_function import erf
-from .softmax import WIDE, class_view, keep_where, sigmoid
+from .precision import wide
+from .softmax import class_view, keep_where, sigmoid
 
 
 @register_op
@@ -219,7 +220,7 @@ class LeakyReLU(Op):
         kind, random = s.dtype("data"), self.act_type == "rrelu"
         noise = (s.data[0], width(math.prod(s.data[1:]))) if random else (0, 0)
         gelu = s.data if self.act_type == "gelu" else (0,)
-        exact = WIDE.get(kind.name, kind) if self.act_type == "gelu" else kind  # erf loses two bits of 16 on the way
+        exact = wide(kind) if self.act_type == "gelu" else kind  # erf loses two bits of 16 on the way
         return {
             "below": (s.data, exact), "above": (s.data, "bool"), "noise": (noise, "float32"),
             "root": (gelu, exact), "scratch": (gelu, exact), "spare": (gelu, exact),
@@ -283,10 +284,9 @@ class LeakyReLU(Op):
         if dgamma is not None:
             xp.minimum(data, 0, out=below)
             xp.multiply(below, dout, out=below)
-            wide = WIDE.get(below.dtype.name)
             rows, channels, places = class_view(data.shape, dgamma.size > 1)
             parts = below.reshape((rows, channels, places) if dgamma.size > 1 else (rows * channels, 1, places))
-            dgamma[...] = xp.sum(parts, axis=(0, 2), dtype=wide)
+            dgamma[...] = xp.sum(parts, axis=(0, 2), dtype=wide(below.dtype))
         if ddata is None:
             return
         match self.act_type:

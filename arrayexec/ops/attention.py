@@ -14,7 +14,7 @@ from ..dims import UNKNOWN
 from ..errors import AttributeValueError, format_shape
 from ..registry import Op, register_op
 from .checks import check_floating
-from .linalg import wide
+from .precision import wide
 
 Array = Any
 

@@ -16,8 +16,8 @@ from ..errors import AttributeValueError, format_shape
 from ..registry import Op, Sample, Temp, register_op
 from .checks import check_floating
 from .index import gather
-from .linalg import wide
 from .overlap import BLOCK, CHUNK, Suppression, match, overlap, overlap_temps
+from .precision import wide
 
 Array = Any
 Format = Literal["corner", "center"]

@@ -12,7 +12,7 @@ from ..context import asnumpy, copyto
 from ..dims import ANY, replace
 from ..registry import Op, Sample, Temp, register_op
 from .checks import check_floating
-from .linalg import wide
+from .precision import wide
 
 Array = Any
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product as combinations
 from typing import Any, NamedTuple
 
-from .linalg import narrow, widen
+from .precision import narrow, widen
 from .windows import channels_first, join, split
 
 Array = Any

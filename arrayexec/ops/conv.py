@@ -12,7 +12,7 @@ from ..errors import AttributeValueError
 from ..registry import Op, Temp, register_op
 from .columns import Axis, Columns
 from .convolve import Room, convolve, correlate, scratch, spread, sum_bias
-from .linalg import wide
+from .precision import wide
 from .transposed import gradients
 from .windows import Layout, Tune, check_filled, check_kernel, check_layout, is_known, join, per_axis, split
 

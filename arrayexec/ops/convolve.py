@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from .columns import Axis, Columns
-from .linalg import narrow, wide, widen
+from .precision import narrow, wide, widen
 from .windows import join
 
 Array = Any

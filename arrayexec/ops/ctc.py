@@ -13,7 +13,7 @@ from ..errors import format_shape
 from ..registry import Op, Sample, Temp, register_op
 from .checks import check_floating
 from .index import gather
-from .linalg import wide
+from .precision import wide
 from .softmax import keep_where
 
 Array = Any

@@ -10,7 +10,7 @@ from ..dims import UNKNOWN
 from ..errors import AttributeValueError
 from ..registry import Op, Sample, Temp, register_op
 from .checks import check_floating
-from .linalg import wide
+from .precision import wide
 from .windows import check_filled, is_known, per_axis
 
 Array = Any

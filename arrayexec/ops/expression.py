@@ -30,6 +30,7 @@ from ..errors import ArgumentError
 from ..registry import Op, Sample, Temp, get_op, register_op
 from .checks import check_floating, check_numbers
 from .error_function import erf
+from .precision import wide
 from .special import SPECIAL
 
 _OPERATORS: dict[type[ast.AST], str] = {
@@ -301,9 +302,9 @@ def sum_to(xp: Any, source: Any, target: Any, total: Any) -> None:
 
 def total_for(kind: Any, result: tuple[int, ...], *targets: tuple[int, ...]) -> tuple[tuple[int, ...], Any]:
     """Scratch of :func:`sum_to` for targets stretched to ``result``: 16-bit numbers are summed in 32 bits."""
-    if kind.kind not in "fV" or kind.itemsize > 2:  # V: another package's bfloat16
+    if wide(kind) == kind:
         return (0,), kind
-    return (max(math.prod(shape) if shape != result else 0 for shape in targets),), np.float32
+    return (max(math.prod(shape) if shape != result else 0 for shape in targets),), wide(kind)
 
 
 def _gradients(gradients: Mapping[str, ast.expr], broadcasts: bool, writer: _Writer) -> tuple[list[str], str]:

@@ -14,8 +14,8 @@ from ..dims import ANY, UNKNOWN, replace
 from ..errors import AttributeValueError, format_shape
 from ..registry import Op, Temp, register_op
 from .checks import check_axis, check_floating
-from .linalg import wide
 from .norm import BLOCK, spans
+from .precision import wide
 
 Array = Any
 VECTORS = 1 << 12  # means that one block has, at most

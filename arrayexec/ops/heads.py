@@ -10,7 +10,7 @@ from ..dims import UNKNOWN, replace
 from ..registry import Op, Sample, Temp, register_op
 from .checks import check_axis, check_floating
 from .index import class_places, class_temps, gather
-from .linalg import wide
+from .precision import wide
 
 Array = Any
 

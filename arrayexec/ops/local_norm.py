@@ -9,8 +9,8 @@ from typing import Any, Literal
 from ..errors import AttributeValueError, format_shape
 from ..registry import Op, Sample, Temp, register_op
 from .checks import check_axis, check_floating
-from .linalg import wide
 from .norm import BLOCK, spans
+from .precision import wide
 
 Array = Any
 

@@ -10,13 +10,12 @@ import math
 from collections.abc import Iterable
 from typing import Any, Literal
 
-import numpy as np
-
 from ..dims import ANY, UNKNOWN, product
 from ..errors import format_shape
 from ..registry import Op, Sample, Temp, register_op
 from .checks import check_axis, check_floating
 from .index import class_places, class_temps, gather
+from .precision import wide
 from .softmax import check_filled, keep_where, row_temp, sigmoid, softmax_into
 
 
@@ -143,7 +142,7 @@ class SoftmaxOutput(Op):
         scale: Any = self.grad_scale / {"null": inner, "batch": rows * inner, "valid": 1}[self.normalization]
         if self.normalization == "valid":
             self._ignored(xp, label, index, outside)
-            counted = xp.sum(outside.reshape(1, -1), axis=1, dtype=_wide(out))
+            counted = xp.sum(outside.reshape(1, -1), axis=1, dtype=wide(out.dtype))
             scale = scale / xp.maximum(rows * inner - counted, 1)
         elsewhere = self.smooth_alpha / max(classes - 1, 1)
         if elsewhere:
@@ -168,11 +167,6 @@ class SoftmaxOutput(Op):
         """Mark the labels that are ``ignore_label`` in ``outside``."""
         xp.copyto(index.reshape(label.shape), label, casting="unsafe")
         xp.equal(index, int(self.ignore_label), out=outside)
-
-
-def _wide(array: Any) -> Any:
-    """Element type in which sums over ``array`` are made."""
-    return np.float32 if array.dtype.itemsize < 4 else array.dtype
 
 
 class Regression(Op):
@@ -304,7 +298,7 @@ class MakeLoss(Same):
             ddata.fill(self.grad_scale / (max(ddata.shape[0], 1) if self.normalization == "batch" else 1))
             return
         xp.greater(data, self.valid_thresh, out=above)
-        count = xp.maximum(xp.sum(above.reshape(1, -1), axis=1, dtype=_wide(ddata)), 1)
+        count = xp.maximum(xp.sum(above.reshape(1, -1), axis=1, dtype=wide(ddata.dtype)), 1)
         xp.copyto(ddata, (self.grad_scale / count).reshape((1,) * ddata.ndim), casting="same_kind")
 
 
@@ -378,7 +372,7 @@ class softmax_cross_entropy(Op):
         xp.maximum(picked, _FLOOR, out=picked)
         xp.log(picked, out=picked)
         xp.multiply(picked, outside, out=picked)
-        out[...] = -xp.sum(picked.reshape(1, -1), axis=1, dtype=_wide(out))
+        out[...] = -xp.sum(picked.reshape(1, -1), axis=1, dtype=wide(out.dtype))
 
     def _pick(self, xp: Any, label: Any, values: Any, place: Any, index: Any, outside: Any, picked: Any) -> None:
         """``picked`` = the values at the labels; ``outside`` turned into: is a class."""

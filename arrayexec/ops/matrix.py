@@ -12,7 +12,8 @@ from typing import Any
 from ..dims import ANY, UNKNOWN, Shape, product, replace
 from ..errors import format_shape
 from ..registry import Many, Op, Temp, register_op, signature_of
-from .linalg import multiply, room_for, wide
+from .linalg import multiply, room_for
+from .precision import wide
 from .transposed import gradients
 
 Array = Any

@@ -7,7 +7,8 @@ from typing import Any
 
 from ..registry import Op, Temp, register_op
 from .checks import check_floating
-from .reduce import Scratch, axes_of, gather, infer_reduced, kept, narrow, put, rows_of
+from .precision import wide
+from .reduce import Scratch, axes_of, fold_into, infer_reduced, kept, put, rows_of
 
 
 @register_op
@@ -37,7 +38,7 @@ class moments(Op):
         check_floating(t, "data")
 
     def temps(self, s: Any) -> Scratch:
-        kind = narrow(s.dtype("data"))
+        kind = wide(s.dtype("data"))
         return {"apart": (s.data, kind), "middle": (s.mean, kind), "spread": (s.mean, kind)}
 
     def apart(self, xp: Any, data: Any, middle: Any, apart: Any) -> tuple[tuple[int, ...], tuple[int, ...], float]:
@@ -45,7 +46,7 @@ class moments(Op):
         axes = axes_of(self.axes, data.ndim)
         shape = kept(data.shape, axes)
         count = float(math.prod(data.shape[i] for i in axes))
-        gather(xp.sum, data, axes, middle, middle)
+        fold_into(xp.sum, data, axes, middle, middle)
         xp.divide(middle, count, out=middle)
         xp.subtract(data, middle.reshape(shape), out=apart)
         return axes, shape, count
@@ -53,7 +54,7 @@ class moments(Op):
     def forward(self, xp: Any, data: Any, mean: Any, var: Any, apart: Temp, middle: Temp, spread: Temp) -> None:
         axes, _, count = self.apart(xp, data, middle, apart)
         xp.square(apart, out=apart)
-        gather(xp.sum, apart, axes, spread, spread)
+        fold_into(xp.sum, apart, axes, spread, spread)
         xp.divide(spread, count, out=spread)
         put(xp, middle, mean)
         put(xp, spread, var)

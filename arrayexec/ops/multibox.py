@@ -15,8 +15,8 @@ from ..errors import AttributeValueError, format_shape
 from ..registry import Op, Sample, Temp, register_op
 from .boxes import decode, encode, fill_boxes
 from .checks import check_floating
-from .linalg import wide
 from .overlap import BLOCK, CHUNK, Suppression, match, overlap, overlap_temps
+from .precision import wide
 
 Array = Any
 VARIANCES = (0.1, 0.1, 0.2, 0.2)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from ..dims import ANY, replace
 from ..registry import Op, Sample, Temp, register_op
 from .checks import check_axis, check_floating
-from .linalg import wide
+from .precision import wide
 
 Array = Any
 LANES = 1 << 10  # lanes that a row with channels last holds, at most

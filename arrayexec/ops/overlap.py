@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .linalg import wide
+from .precision import wide
 
 Array = Any
 BLOCK, CHUNK = 64, 512  # pairs of boxes that are looked at together: three arrays of them stay in the cache

@@ -11,7 +11,8 @@ from ..dims import ANY, UNKNOWN, distinct, drop, insert, product, replace
 from ..errors import AttributeValueError, format_shape
 from ..registry import Many, Op, Temp, register_op
 from .checks import check_axis
-from .reduce import Scratch, gather, narrow, put
+from .precision import wide
+from .reduce import Scratch, fold_into, put
 
 _BLOCK = 128 << 10  # bytes of padding that may be made on the way
 _MANY = 16  # copies of a value up to which they are gone over one by one
@@ -97,7 +98,7 @@ class Pad(Op):
             yield planes[start : start + step]
 
     def temps(self, s: Any) -> Scratch:
-        return {"folded": ((0,) if self.mode == "constant" else s.out, narrow(s.dtype("data")))}
+        return {"folded": ((0,) if self.mode == "constant" else s.out, wide(s.dtype("data")))}
 
     def forward(self, xp: Any, data: Any, out: Any) -> None:
         if self.mode == "constant":
@@ -137,17 +138,17 @@ class _Repeated(Op):
     """Method: data's and the output's shape, with new axes of 1 and of the number of copies, for data's shape."""
 
     def temps(self, s: Any) -> Scratch:
-        kind = narrow(s.dtype("data"))
+        kind = wide(s.dtype("data"))
         return {"total": (s.data if kind != s.dtype("data") else (0,), kind)}
 
     def forward(self, xp: Any, data: Any, out: Any) -> None:
-        thin, wide = self.stretched(data.shape)
-        xp.copyto(out.reshape(wide), data.reshape(thin))
+        thin, broad = self.stretched(data.shape)
+        xp.copyto(out.reshape(broad), data.reshape(thin))
 
     def backward(self, xp: Any, dout: Any, ddata: Any, total: Temp) -> None:
-        thin, wide = self.stretched(ddata.shape)
-        axes = tuple(axis for axis, (few, many) in enumerate(zip(thin, wide, strict=True)) if few != many)
-        put(xp, gather(xp.sum, dout.reshape(wide), axes, ddata, total), ddata)
+        thin, broad = self.stretched(ddata.shape)
+        axes = tuple(axis for axis, (few, many) in enumerate(zip(thin, broad, strict=True)) if few != many)
+        put(xp, fold_into(xp.sum, dout.reshape(broad), axes, ddata, total), ddata)
 
 
 @register_op

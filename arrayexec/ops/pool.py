@@ -11,7 +11,7 @@ from ..dims import ANY, UNKNOWN
 from ..errors import AttributeValueError
 from ..registry import Op, Sample, Temp, register_op
 from .checks import check_floating
-from .linalg import wide
+from .precision import wide
 from .windows import Layout, channels_first, check_layout, is_known, join, per_axis, split
 
 Array = Any

@@ -10,8 +10,8 @@ from typing import Any, Literal
 from ..dims import UNKNOWN
 from ..errors import AttributeValueError
 from ..registry import Op, Temp, register_op
-from .linalg import wide
 from .pool import Pooling, lowest
+from .precision import wide
 
 Array = Any
 

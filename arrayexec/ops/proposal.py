@@ -9,8 +9,8 @@ from ..dims import UNKNOWN
 from ..errors import AttributeValueError, format_shape
 from ..registry import Op, Sample, Temp, register_op
 from .checks import check_floating
-from .linalg import wide
 from .overlap import Suppression, overlap_temps
+from .precision import wide
 
 Array = Any
 

@@ -8,7 +8,7 @@ from ..dims import UNKNOWN
 from ..errors import AttributeValueError, format_shape
 from ..registry import Op, Sample, register_op
 from .checks import check_floating
-from .linalg import wide
+from .precision import wide
 from .roi import check_image, image_of
 from .roi_align import pool_own, pool_own_back
 

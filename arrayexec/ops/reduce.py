@@ -19,20 +19,9 @@ from ..errors import TypeInferenceError, format_shape
 from ..registry import Op, Sample, Temp, register_op
 from .broadcast import axis_in, like
 from .checks import check_numbers, holds
+from .precision import mean_type, wide
 
 Scratch = Mapping[str, tuple[tuple[int, ...], Any]]
-
-
-def wide(kind: Any) -> Any:
-    """Type in which numbers of type ``kind`` are averaged: float32 for float16, float64 for whole numbers."""
-    kind = np.dtype(kind)
-    return np.dtype(np.float64) if kind.kind in "iub" else np.result_type(kind, np.float32)
-
-
-def narrow(kind: Any) -> Any:
-    """Type in which numbers of type ``kind`` are summed: their own, float32 for floating ones of 16 bits."""
-    kind = np.dtype(kind)
-    return np.dtype(np.float32) if kind.itemsize == 2 and kind.kind not in "iu" else kind
 
 
 def total_of(s: Any, kind: Any) -> tuple[tuple[int, ...], Any]:
@@ -40,7 +29,7 @@ def total_of(s: Any, kind: Any) -> tuple[tuple[int, ...], Any]:
     return (s.out if kind != s.dtype("out") else (0,)), kind
 
 
-def gather(fold: Any, data: Any, axes: tuple[int, ...], out: Any, total: Any) -> Any:
+def fold_into(fold: Any, data: Any, axes: tuple[int, ...], out: Any, total: Any) -> Any:
     """``out`` = fold(data) over the axes, in the type of total and in its memory if out's is another: that is returned.
 
     NumPy would put a wider sum down in a narrow ``out`` again and again, rounding each time.
@@ -149,10 +138,10 @@ class Sum(_Reduction):
     linear = ("data",)
 
     def temps(self, s: Any) -> Scratch:
-        return {"total": total_of(s, narrow(s.dtype("out")))}
+        return {"total": total_of(s, wide(s.dtype("out")))}
 
     def forward(self, xp: Any, data: Any, out: Any, total: Temp) -> None:
-        put(xp, gather(xp.sum, data, self.axes(data), out, total), out)
+        put(xp, fold_into(xp.sum, data, self.axes(data), out, total), out)
 
     def backward(self, xp: Any, dout: Any, ddata: Any) -> None:
         xp.copyto(ddata, dout.reshape(self.over(ddata)[1]))
@@ -166,11 +155,11 @@ class Mean(_Reduction):
     examples = (*_EXAMPLES, {"data": Sample((3, 4), -9, 9, True), "axis": 0})
 
     def temps(self, s: Any) -> Scratch:
-        return {"total": total_of(s, wide(s.dtype("out")))}
+        return {"total": total_of(s, mean_type(s.dtype("out")))}
 
     def forward(self, xp: Any, data: Any, out: Any, total: Temp) -> None:
         axes = self.axes(data)
-        place = gather(xp.sum, data, axes, out, total)
+        place = fold_into(xp.sum, data, axes, out, total)
         xp.divide(place, float(math.prod(data.shape[i] for i in axes)), out=place)
         put(xp, place, out)
 
@@ -230,7 +219,7 @@ class _Product(_Reduction):
     """Base of the products: an element's gradient is the product of all others, also where there are zeros."""
 
     def temps(self, s: Any) -> Scratch:
-        kind = narrow(s.dtype("out"))
+        kind = wide(s.dtype("out"))
         return {
             "mask": (s.data, bool), "rest": (s.out, kind), "zeros": (s.out, np.int32), "total": total_of(s, kind)
         }  # fmt: skip
@@ -271,7 +260,7 @@ class Prod(_Product):
     examples = tuple({**example, "data": _FACTORS} for example in _EXAMPLES)
 
     def forward(self, xp: Any, data: Any, out: Any, total: Temp) -> None:
-        put(xp, gather(xp.prod, data, self.axes(data), out, total), out)
+        put(xp, fold_into(xp.prod, data, self.axes(data), out, total), out)
 
     def backward(
         self, xp: Any, dout: Any, data: Any, out: Any, ddata: Any, mask: Temp, rest: Temp, zeros: Temp
@@ -297,13 +286,13 @@ class NanSum(_Reduction):
 
     def temps(self, s: Any) -> Scratch:
         kind = s.dtype("data")
-        return {"plain": (s.data, kind), "hole": (s.data, bool), "total": total_of(s, narrow(kind))}
+        return {"plain": (s.data, kind), "hole": (s.data, bool), "total": total_of(s, wide(kind))}
 
     def forward(self, xp: Any, data: Any, out: Any, plain: Temp, hole: Temp, total: Temp) -> None:
         xp.isnan(data, out=hole)
         xp.copyto(plain, data)
         xp.copyto(plain, 0, where=hole)
-        put(xp, gather(xp.sum, plain, self.axes(data), out, total), out)
+        put(xp, fold_into(xp.sum, plain, self.axes(data), out, total), out)
 
     def backward(self, xp: Any, dout: Any, data: Any, ddata: Any, hole: Temp) -> None:
         xp.copyto(ddata, dout.reshape(self.over(data)[1]))
@@ -331,7 +320,7 @@ class NanProd(_Product):
         xp.isnan(data, out=mask)
         xp.copyto(plain, data)
         xp.copyto(plain, 1, where=mask)
-        put(xp, gather(xp.prod, plain, self.axes(data), out, total), out)
+        put(xp, fold_into(xp.prod, plain, self.axes(data), out, total), out)
 
     def backward(
         self, xp: Any, dout: Any, data: Any, out: Any, ddata: Any, mask: Temp, rest: Temp, zeros: Temp
@@ -378,7 +367,7 @@ class Norm(Op):
         check_numbers(t, "data")
 
     def temps(self, s: Any) -> Scratch:
-        kind = np.result_type(wide(s.dtype("data")), s.dtype("out"))
+        kind = np.result_type(mean_type(s.dtype("data")), s.dtype("out"))
         return {"terms": (s.data, kind), "total": total_of(s, kind), "share": (s.out, kind)}
 
     def keeps(self, want: frozenset[str]) -> Iterable[str]:
@@ -387,7 +376,7 @@ class Norm(Op):
     def forward(self, xp: Any, data: Any, out: Any, terms: Temp, total: Temp) -> None:
         axes = axes_of(self.axis, data.ndim)
         (xp.square if self.ord == 2 else xp.abs)(data, out=terms, dtype=terms.dtype, casting="unsafe")
-        place = gather(xp.sum, terms, axes, out, total)
+        place = fold_into(xp.sum, terms, axes, out, total)
         if self.ord == 2:
             xp.sqrt(place, out=place)
         put(xp, place, out)

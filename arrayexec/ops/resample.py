@@ -13,7 +13,7 @@ from ..dims import UNKNOWN, distinct
 from ..errors import AttributeValueError, format_shape
 from ..registry import Many, Op, Temp, register_op
 from .deconv import Deconvolution
-from .linalg import wide
+from .precision import wide
 from .windows import check_filled, is_known
 
 Array = Any

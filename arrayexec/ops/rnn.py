@@ -12,7 +12,7 @@ from ..registry import Op, Sample, Temp, register_op
 from ..streams import width
 from . import rnn_cells
 from .checks import check_floating
-from .linalg import narrow, wide, widen
+from .precision import narrow, wide, widen
 from .random import PIECE
 
 Array = Any

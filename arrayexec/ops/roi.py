@@ -16,7 +16,7 @@ from ..dims import UNKNOWN
 from ..errors import AttributeValueError, format_shape
 from ..registry import Op, Sample, Temp, register_op
 from .checks import check_floating
-from .linalg import wide
+from .precision import wide
 
 Array = Any
 BINS = 256  # bins of one step of ROIPooling

@@ -17,7 +17,7 @@ from ..dims import UNKNOWN
 from ..errors import format_shape
 from ..registry import Op, Sample, Temp, register_op
 from .checks import check_floating
-from .linalg import wide
+from .precision import wide
 from .roi import check_image, check_pooled, image_of, regions_of
 
 Array = Any

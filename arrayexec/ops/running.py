@@ -9,7 +9,8 @@ import numpy as np
 from ..dims import product
 from ..registry import Op, Sample, Temp, register_op
 from .checks import check_axis
-from .reduce import Scratch, narrow, put
+from .precision import wide
+from .reduce import Scratch, put
 
 _WIDE = 512  # sums at once that pay for a call of NumPy each step
 
@@ -56,8 +57,8 @@ class CumSum(Op):
         t.out = self.dtype
 
     def temps(self, s: Any) -> Scratch:
-        kind = narrow(s.dtype("out"))
-        return {"total": (s.out if kind != s.dtype("out") else (0,), kind), "back": (s.a, narrow(s.dtype("a")))}
+        kind = wide(s.dtype("out"))
+        return {"total": (s.out if kind != s.dtype("out") else (0,), kind), "back": (s.a, wide(s.dtype("a")))}
 
     def forward(self, xp: Any, a: Any, out: Any, total: Temp) -> None:
         place = total if total.dtype != out.dtype else out

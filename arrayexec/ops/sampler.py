@@ -13,7 +13,7 @@ from ..errors import AttributeValueError
 from ..registry import Op, Sample, Temp, register_op
 from .checks import check_floating
 from .index import gather
-from .linalg import wide
+from .precision import wide
 
 Array = Any
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from .linalg import wide
+from .precision import wide
 
 Array = Any
 BLOCK = 1 << 15  # values of a block

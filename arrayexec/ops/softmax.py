@@ -13,9 +13,7 @@ from ..dims import UNKNOWN, drop
 from ..errors import AttributeValueError, format_shape
 from ..registry import Op, Sample, Temp, register_op
 from .checks import check_axis, check_floating
-
-WIDE = {"float16": "float32", "bfloat16": "float32"}
-"""Element types whose sums are made in another."""
+from .precision import wide
 
 
 def _lowest(dtype: Any) -> float:
@@ -56,7 +54,7 @@ def row_temp(shape: tuple[int, ...], axis: int, kind: Any) -> tuple[tuple[int, .
     """Scratch of :func:`softmax_into`: one value a row, in 32 bits for 16-bit data."""
     dims = list(shape)
     dims[axis] = 1
-    return tuple(dims), WIDE.get(np.dtype(kind).name, kind)
+    return tuple(dims), wide(kind)
 
 
 def softmax_into(xp: Any, data: Any, out: Any, axis: int, row: Any, sign: int = 1) -> None:

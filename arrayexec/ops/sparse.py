@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Literal
 
 from ..registry import Op, Temp, register_op
 from .checks import check_numbers
-from .reduce import _EXAMPLES, Scratch, _Reduction, gather, narrow, put, total_of
+from .precision import wide
+from .reduce import _EXAMPLES, Scratch, _Reduction, fold_into, put, total_of
 
 
 @register_op(name="_square_sum")
@@ -24,12 +25,12 @@ class SquareSum(_Reduction):
         check_numbers(t, "data")
 
     def temps(self, s: Any) -> Scratch:
-        kind = narrow(s.dtype("data"))  # the squares of large 16-bit numbers are none
+        kind = wide(s.dtype("data"))  # the squares of large 16-bit numbers are none
         return {"squares": (s.data, kind), "total": total_of(s, kind)}
 
     def forward(self, xp: Any, data: Any, out: Any, squares: Temp, total: Temp) -> None:
         xp.multiply(data, data, out=squares, dtype=squares.dtype)
-        put(xp, gather(xp.sum, squares, self.axes(data), out, total), out)
+        put(xp, fold_into(xp.sum, squares, self.axes(data), out, total), out)
 
     def backward(self, xp: Any, dout: Any, data: Any, ddata: Any) -> None:
         xp.multiply(data, 2, out=ddata)

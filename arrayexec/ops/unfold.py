@@ -10,7 +10,7 @@ from typing import Any
 from ..dims import UNKNOWN
 from ..errors import AttributeValueError
 from ..registry import Op, Temp, register_op
-from .linalg import wide
+from .precision import wide
 from .windows import is_known, per_axis
 
 Array = Any

@@ -10,7 +10,7 @@ import pytest
 
 import arrayexec as ax
 from arrayexec import files, sym
-from arrayexec.ops.linalg import narrow, widen
+from arrayexec.ops.precision import narrow, widen
 from arrayexec.testing.numbers import sixteen_bits
 from arrayexec.train import optimizer
 from tests.ops.runs import run

@@ -1,0 +1,73 @@
+"""16-bit values are stored in 16 bits and reckoned with in 32: in which type sums run, and the ways there and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+Array = Any
+FLOAT32 = np.dtype("float32")
+SHORT = 1 << 15  # values that are converted at once
+TOO_LARGE = 65520.0  # what rounds to infinity in float16
+
+
+def wide(dtype: Any) -> Any:
+    """Type in which sums over values of ``dtype`` run: float32 for 16-bit floats, else the type itself."""
+    return FLOAT32 if dtype.kind in "fV" and dtype.itemsize == 2 else dtype  # V: another package's bfloat16
+
+
+def mean_type(dtype: Any) -> Any:
+    """Type in which values of ``dtype`` are averaged: as :func:`wide`, but float64 for whole numbers."""
+    return np.dtype(np.float64) if dtype.kind in "iub" else wide(dtype)
+
+
+def widen(xp: Any, source: Array, target: Array) -> None:
+    """``target = source``, to float32 from 16 bits or another type.
+
+    A float16's bits, shifted to their places in a float32, are the value times 2⁻¹¹². That takes a fifth of the time of
+    NumPy's own conversion, but makes infinity and NaN something from 2¹⁶ on.
+    """
+    if xp is np and source.dtype == np.float16 and target.dtype == np.float32 and source.size:
+        bits = target.view(np.int32)
+        xp.left_shift(source.view(np.int16), 13, out=bits, dtype=np.int32)
+        xp.bitwise_and(bits, ~0x70001FFF, out=bits)  # of the sign, which the shift has repeated, one bit
+        xp.multiply(target, 2.0**112, out=target)
+        if xp.max(target) < 2**16 and xp.min(target) > -(2**16):
+            return
+    xp.copyto(target, source)
+
+
+def narrow(xp: Any, source: Array, target: Array) -> None:
+    """``target = source``, from float32 to 16 bits or another type; ``source`` may be overwritten.
+
+    NumPy's own conversion to float16 takes 60 ns for a value that is too small. Here 1.5 · 2¹³ times the power of two
+    of a value is added and taken away again, which rounds it (to even) to the bits that a float16 has.
+    """
+    if not (xp is np and source.dtype == np.float32 and target.dtype == np.float16 and source.size):
+        xp.copyto(target, source, casting="same_kind")
+        return
+    order = sorted(range(source.ndim), key=lambda axis: -source.strides[axis])
+    _narrow(xp, source.transpose(order), target.transpose(order), xp.empty(min(source.size, SHORT), np.float32))
+
+
+def _narrow(xp: Any, source: Array, target: Array, room: Array) -> None:
+    if source.size > room.size and len(source) == 1:
+        _narrow(xp, source[0], target[0], room)
+    elif source.size > room.size:
+        several = max(1, room.size * len(source) // source.size)
+        for start in range(0, len(source), several):
+            _narrow(xp, source[start : start + several], target[start : start + several], room)
+    elif source.strides[-1] != 4 or not (xp.max(source) < TOO_LARGE and xp.min(source) > -TOO_LARGE):
+        xp.copyto(target, source, casting="same_kind")
+    else:
+        power, bits, found = room[: source.size].reshape(source.shape), source.view(np.int32), target.view(np.int16)
+        xp.bitwise_and(source.view(np.int16)[..., 1::2], -0x8000, out=found)  # the sign
+        xp.bitwise_and(bits, 0x7F800000, out=power.view(np.int32))
+        xp.multiply(power, 1.5 * 2**13, out=power)
+        xp.maximum(power, 0.75, out=power)  # all values below 2⁻¹⁴ have the same step
+        xp.add(source, power, out=source)
+        xp.subtract(source, power, out=source)
+        xp.multiply(source, 2.0**-112, out=source)
+        xp.right_shift(bits, 13, out=bits)
+        xp.bitwise_or(found, bits, out=found, dtype=np.int16, casting="unsafe")
