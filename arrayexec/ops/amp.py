@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import AttributeValueError
 from ..registry import Many, Op, Sample, Temp, register_op
-from .checks import check_floating
+from .checks import check_floating, check_least
 
 Array = Any
 
@@ -25,6 +24,7 @@ class amp_cast(Op):
     """``out = data`` in the element type ``dtype`` if data are float32, float16 or bfloat16, else as they are."""
 
     dtype: np.dtype[Any]
+    hints = ("dtype",)  # float64, which the data of an example are, stays what it is: tests/ops has the others
     rows = "parallel"
     examples = ({"data": (2, 3), "dtype": "float64"}, {"data": (2, 3), "dtype": "float32"})
 
@@ -60,7 +60,7 @@ class amp_multicast(Op):
     )
 
     def __post_init__(self) -> None:
-        _at_least_one(self, "num_outputs", self.num_outputs)
+        check_least(self, "num_outputs")
 
     def inputs(self) -> tuple[str, ...]:
         return tuple(f"data_{i}" for i in range(self.num_outputs))
@@ -151,7 +151,7 @@ class multi_all_finite(_Finite):
     examples = ({"array_0": (2, 3), "array_1": (4,), "num_arrays": 2}, {"array_0": (2,)})
 
     def __post_init__(self) -> None:
-        _at_least_one(self, "num_arrays", self.num_arrays)
+        check_least(self, "num_arrays")
 
     def inputs(self) -> tuple[str, ...]:
         return tuple(f"array_{i}" for i in range(self.num_arrays))
@@ -165,8 +165,3 @@ class multi_all_finite(_Finite):
             part = mask[: array.size].reshape(array.shape)
             xp.isfinite(array, out=part)
             xp.multiply(out, xp.all(part.reshape(1, -1), axis=1), out=out)
-
-
-def _at_least_one(op: Op, name: str, value: int) -> None:
-    if value < 1:
-        raise AttributeValueError(f"{op.form.name}: attribute '{name}' must be at least 1, but it is {value}")

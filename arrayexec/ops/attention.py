@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..dims import UNKNOWN
-from ..errors import AttributeValueError, format_shape
+from ..errors import format_shape
 from ..registry import Op, register_op
-from .checks import check_floating
+from .checks import check_floating, check_least
 from .precision import wide
 
 Array = Any
@@ -50,8 +50,7 @@ class Attention(Op):
     batch_axis = 1
 
     def __post_init__(self) -> None:
-        if self.heads < 1:
-            raise AttributeValueError(f"{self.form.name}: attribute 'heads' must be at least 1, but it is {self.heads}")
+        check_least(self, "heads")
 
     def types(self, t: Any) -> None:
         t.same()

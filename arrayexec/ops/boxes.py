@@ -14,21 +14,13 @@ import numpy as np
 from ..dims import ANY, UNKNOWN, insert, replace
 from ..errors import AttributeValueError, format_shape
 from ..registry import Op, Sample, Temp, register_op
-from .checks import check_floating
+from .checks import check_floating, check_rank
 from .index import gather
 from .overlap import BLOCK, CHUNK, Suppression, match, overlap, overlap_temps
 from .precision import wide
 
 Array = Any
 Format = Literal["corner", "center"]
-
-
-def check_rank(s: Any, name: str, least: int, most: int | None = None) -> None:
-    """Refuse a value ``name`` of known rank outside [least, most]."""
-    shape = getattr(s, name)
-    if shape is not ANY and not least <= len(shape) <= (most or len(shape)):
-        words = f"{least} dims" if most == least else f"at least {least} dims"
-        s.fail(name, f"must have {words}, but it is {format_shape(shape)}")
 
 
 def each(shape: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:

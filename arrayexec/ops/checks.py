@@ -7,8 +7,38 @@ from typing import Any
 
 import numpy as np
 
-from ..dims import ANY
-from ..errors import format_shape
+from ..dims import ANY, UNKNOWN
+from ..errors import AttributeValueError, format_shape
+
+
+def check_least(op: Any, *names: str, least: int = 1) -> None:
+    """Refuse attributes of these names that are below ``least``."""
+    for name in names:
+        value = getattr(op, name)
+        if value < least:
+            raise AttributeValueError(f"{op.form.name}: attribute '{name}' must be at least {least}, but it is {value}")
+
+
+def check_sizes(op: Any, name: str) -> None:
+    """Refuse an attribute that is no height and width."""
+    sizes = getattr(op, name)
+    if len(sizes) != 2 or min(sizes) < 1:
+        raise AttributeValueError(f"{op.form.name}: attribute '{name}' must hold two sizes >= 1, but it is {sizes}")
+
+
+def check_pixels(s: Any, name: str = "data") -> None:
+    """Refuse images (n, c, h, w) without pixels."""
+    shape = getattr(s, name)
+    if any(dim is not UNKNOWN and dim == 0 for dim in shape[2:]):
+        s.fail(name, f"must have pixels, but it is {format_shape(shape)}")
+
+
+def check_rank(s: Any, name: str, least: int, most: int | None = None) -> None:
+    """Refuse a value ``name`` of known rank outside [least, most]."""
+    shape = getattr(s, name)
+    if shape is not ANY and not least <= len(shape) <= (most or len(shape)):
+        words = f"{least} dims" if most == least else f"at least {least} dims"
+        s.fail(name, f"must have {words}, but it is {format_shape(shape)}")
 
 
 def check_axis(s: Any, name: str, axis: int, shape: Any = None) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from ..context import asnumpy, copyto
 from ..dims import ANY, replace
 from ..registry import Op, Sample, Temp, register_op
-from .checks import check_floating
+from .checks import check_floating, check_rank
 from .precision import wide
 
 Array = Any
@@ -31,10 +31,9 @@ class _Moments(Op):
     """What the three operators say alike: data have channels on axis 1, moments are float32 or wider."""
 
     def _link(self, s: Any, rows: Mapping[str, int]) -> None:
+        check_rank(s, "data", 2)
         if s.data is ANY:
             return
-        if len(s.data) < 2:
-            s.fail("data", f"must have 2 dims or more, but it is {s.data}")
         for name, count in rows.items():
             setattr(s, name, (count, s.data[1]) if count else (s.data[1],))
             s.data = replace(s.data, 1, getattr(s, name)[-1])

@@ -13,7 +13,7 @@ from ..attribute_text import TYPE_CODES
 from ..dims import ANY, UNKNOWN, from_user, replace
 from ..errors import AttributeValueError, format_shape
 from ..registry import Op, register_op
-from .checks import check_axis
+from .checks import check_axis, check_least
 
 FLOAT32 = np.dtype("float32")
 
@@ -169,8 +169,7 @@ class _linspace(Op):
     )
 
     def __post_init__(self) -> None:
-        if self.num < 1:
-            raise AttributeValueError(f"_linspace: attribute 'num' must be at least 1, but it is {self.num}")
+        check_least(self, "num")
 
     def infer(self, s: Any) -> None:
         s.out = (self.num,)
@@ -336,10 +335,7 @@ class ArangeLike(Op):
     )
 
     def __post_init__(self) -> None:
-        if self.repeat < 1:
-            raise AttributeValueError(
-                f"_contrib_arange_like: attribute 'repeat' must be at least 1, but it is {self.repeat}"
-            )
+        check_least(self, "repeat")
 
     def inputs(self) -> tuple[str, ...]:
         return ("data",)

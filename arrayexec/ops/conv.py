@@ -19,8 +19,43 @@ from .windows import Layout, Tune, check_filled, check_kernel, check_layout, is_
 Array = Any
 
 
+class Filtered(Op):
+    """What a convolution and its adjoint say alike."""
+
+    rows = "sum"
+    linear = ("data", "weight")
+    hints = ("workspace", "cudnn_tune", "cudnn_off")
+
+    def __post_init__(self: Any) -> None:
+        name, count = self.form.name, check_kernel(self.form.name, self.kernel)
+        for key, default in (("stride", 1), ("dilate", 1), ("pad", 0)):
+            per_axis(name, key, getattr(self, key), count, default)
+        check_layout(name, self.layout, count)
+        if self.num_group < 1 or self.num_filter < 1 or self.num_filter % self.num_group:
+            raise AttributeValueError(
+                f"{name}: attribute 'num_filter' must be a multiple of 'num_group', both at least 1, "
+                f"but they are {self.num_filter} and {self.num_group}"
+            )
+
+    def inputs(self: Any) -> tuple[str, ...]:
+        return ("data", "weight") if self.no_bias else ("data", "weight", "bias")
+
+    @property
+    def _last(self: Any) -> bool:
+        return self.layout is not None and self.layout[-1] == "C"
+
+    def keeps(self, want: frozenset[str]) -> Iterable[str]:
+        return [name for name, user in (("weight", "data"), ("data", "weight")) if user in want]
+
+    def gradient(self: Any, sym: Any, dout: Any, data: Any, weight: Any, bias: Any) -> Mapping[str, Any]:
+        found = gradients(sym, dataclasses.replace(self, no_bias=True), dout, data=data, weight=weight)
+        if bias is not None:
+            found["bias"] = sym.sum(dout, axis=-1 if self._last else 1, exclude=True)
+        return found
+
+
 @register_op(aliases=("Convolution_v1",))
-class Convolution(Op):
+class Convolution(Filtered):
     """``out[n, f, o] = bias[f] + Σ data[n, c, o·stride - pad + k·dilate] · weight[f, c, k]`` over c and k.
 
     data (n, c, …), weight (num_filter, c / num_group, *kernel), bias (num_filter,), out (n, num_filter, …), one to
@@ -40,9 +75,6 @@ class Convolution(Op):
     workspace: int = 1024
     cudnn_tune: Tune | None = None
     cudnn_off: bool = False
-    rows = "sum"
-    linear = ("data", "weight")
-    hints = ("workspace", "cudnn_tune", "cudnn_off")
     examples = (
         {"data": (2, 2, 5, 4), "kernel": (3, 2), "num_filter": 3},
         {"data": (2, 4, 5, 6), "kernel": (3, 3), "num_filter": 4, "stride": (2, 1), "pad": (1, 2), "num_group": 2},
@@ -52,24 +84,6 @@ class Convolution(Op):
         {"data": (2, 3, 4, 2), "kernel": (1, 1), "num_filter": 3},
         {"data": (2, 3, 2, 3), "kernel": (1, 1), "num_filter": 2, "layout": "NHWC"},
     )
-
-    def __post_init__(self) -> None:
-        check_kernel("Convolution", self.kernel)
-        for name, default in (("stride", 1), ("dilate", 1), ("pad", 0)):
-            per_axis("Convolution", name, getattr(self, name), len(self.kernel), default)
-        check_layout("Convolution", self.layout, len(self.kernel))
-        if self.num_group < 1 or self.num_filter < 1 or self.num_filter % self.num_group:
-            raise AttributeValueError(
-                "Convolution: attribute 'num_filter' must be a multiple of 'num_group', both at least 1, "
-                f"but they are {self.num_filter} and {self.num_group}"
-            )
-
-    def inputs(self) -> tuple[str, ...]:
-        return ("data", "weight") if self.no_bias else ("data", "weight", "bias")
-
-    @property
-    def _last(self) -> bool:
-        return self.layout is not None and self.layout[-1] == "C"
 
     def _axes(self) -> tuple[Axis, ...]:
         count = len(self.kernel)
@@ -107,9 +121,6 @@ class Convolution(Op):
     def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
         return scratch(_columns(self, tuple(s.data), s.dtype("data")), s.dtype("data"))
 
-    def keeps(self, want: frozenset[str]) -> Iterable[str]:
-        return [name for name, user in (("weight", "data"), ("data", "weight")) if user in want]
-
     def forward(
         self, xp: Any, data: Array, weight: Array, bias: Array, out: Array,
         columns: Temp, padded: Temp, product: Temp, matrix: Temp,
@@ -128,11 +139,6 @@ class Convolution(Op):
             correlate(xp, _columns(self, data.shape, data.dtype), dout, data, dweight, room)
         if ddata is not None:
             spread(xp, _columns(self, ddata.shape, ddata.dtype), dout, weight, ddata, room)
-
-    def gradient(self, sym: Any, dout: Any, data: Any, weight: Any, bias: Any) -> Mapping[str, Any]:
-        found = gradients(sym, dataclasses.replace(self, no_bias=True), dout, data=data, weight=weight)
-        total = sym.sum(dout, axis=-1 if self._last else 1, exclude=True)
-        return found if bias is None else {**found, "bias": total}
 
 
 @functools.lru_cache(maxsize=1024)

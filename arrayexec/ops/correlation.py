@@ -10,7 +10,8 @@ from typing import Any
 from ..dims import UNKNOWN
 from ..errors import AttributeValueError
 from ..registry import Op, Temp, register_op
-from .checks import check_floating
+from .checks import check_floating, check_least
+from .norm import spans
 from .precision import wide
 from .windows import check_filled, is_known
 
@@ -43,12 +44,8 @@ class Correlation(Op):
     )
 
     def __post_init__(self) -> None:
-        for name in ("kernel_size", "max_displacement", "stride1", "stride2", "pad_size"):
-            least = 0 if name in ("max_displacement", "pad_size") else 1
-            if getattr(self, name) < least:
-                raise AttributeValueError(
-                    f"Correlation: attribute '{name}' must be at least {least}, but it is {getattr(self, name)}"
-                )
+        check_least(self, "kernel_size", "stride1", "stride2")
+        check_least(self, "max_displacement", "pad_size", least=0)
         if self.kernel_size % 2 == 0:
             raise AttributeValueError(
                 f"Correlation: attribute 'kernel_size' must be odd, but it is {self.kernel_size}"
@@ -137,7 +134,7 @@ class Correlation(Op):
         padded1: Temp, padded2: Temp, item: Temp, plane: Temp, total: Temp,
     ) -> None:  # fmt: skip
         share = 1 / (self.kernel_size**2 * data1.shape[1])
-        for images in _blocks(data1.shape[0], total.shape[0]):
+        for images in spans(data1.shape[0], total.shape[0]):
             count = images.stop - images.start
             one, two, both, lines, sums = (array[:count] for array in (padded1, padded2, item, plane, total))
             self._fill(xp, data1[images], one)
@@ -160,7 +157,7 @@ class Correlation(Op):
         padded1: Temp, padded2: Temp, dpadded1: Temp, dpadded2: Temp, item: Temp, plane: Temp, total: Temp,
     ) -> None:  # fmt: skip
         share = 1 / (self.kernel_size**2 * padded1.shape[1])
-        for images in _blocks(dout.shape[0], total.shape[0]):
+        for images in spans(dout.shape[0], total.shape[0]):
             count = images.stop - images.start
             one, two, done, dtwo = (array[:count] for array in (padded1, padded2, dpadded1, dpadded2))
             both, lines, sums = (array[:count] for array in (item, plane, total))
@@ -191,8 +188,3 @@ class Correlation(Op):
             for target, dpadded in ((ddata1, done), (ddata2, dtwo)):
                 if target is not None:
                     xp.copyto(target[images], self._inner(dpadded))
-
-
-def _blocks(images: int, block: int) -> Iterator[slice]:
-    for start in range(0, images, block):
-        yield slice(start, min(start + block, images))

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..dims import UNKNOWN
 from ..errors import AttributeValueError
-from ..registry import Op, Temp, register_op
+from ..registry import Temp, register_op
 from .columns import Axis, Columns
+from .conv import Filtered
 from .convolve import Room, convolve, correlate, scratch, spread, sum_bias
 from .precision import wide
-from .transposed import gradients
-from .windows import Layout, Tune, check_filled, check_kernel, check_layout, is_known, join, per_axis, split
+from .windows import Layout, Tune, check_filled, is_known, join, per_axis, split
 
 Array = Any
 
@@ -28,7 +27,7 @@ class Length(NamedTuple):
 
 
 @register_op
-class Deconvolution(Op):
+class Deconvolution(Filtered):
     """``out[n, f, i·stride - pad + k·dilate] += data[n, c, i] · weight[c, f, k]`` over c, i and k, plus bias[f].
 
     The adjoint of the convolution from out to data. data (n, c, …), weight (c, num_filter / num_group, *kernel), bias
@@ -52,9 +51,6 @@ class Deconvolution(Op):
     workspace: int = 512
     cudnn_tune: Tune | None = None
     cudnn_off: bool = False
-    rows = "sum"
-    linear = ("data", "weight")
-    hints = ("workspace", "cudnn_tune", "cudnn_off")
     examples = (
         {"data": (2, 2, 3, 2), "kernel": (3, 2), "num_filter": 3},
         {"data": (2, 4, 2, 3), "kernel": (3, 3), "num_filter": 4, "stride": (2, 2), "pad": (1, 1), "adj": (1, 0),
@@ -67,9 +63,9 @@ class Deconvolution(Op):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        count = check_kernel("Deconvolution", self.kernel)
-        for name, default in (("stride", 1), ("dilate", 1), ("pad", 0), ("adj", 0)):
-            per_axis("Deconvolution", name, getattr(self, name), count, default)
+        super().__post_init__()
+        count = len(self.kernel)
+        per_axis("Deconvolution", "adj", self.adj, count, 0)
         if any(adj >= stride for adj, stride in zip(self.adj, self.stride or (1,) * count, strict=False)):
             raise AttributeValueError(
                 "Deconvolution: attribute 'adj' must be smaller than 'stride' on every axis, "
@@ -77,19 +73,6 @@ class Deconvolution(Op):
             )
         if any(self.target_shape):  # zeros say that there is none
             per_axis("Deconvolution", "target_shape", self.target_shape, count, 1)
-        check_layout("Deconvolution", self.layout, count)
-        if self.num_group < 1 or self.num_filter < 1 or self.num_filter % self.num_group:
-            raise AttributeValueError(
-                "Deconvolution: attribute 'num_filter' must be a multiple of 'num_group', both at least 1, "
-                f"but they are {self.num_filter} and {self.num_group}"
-            )
-
-    def inputs(self) -> tuple[str, ...]:
-        return ("data", "weight") if self.no_bias else ("data", "weight", "bias")
-
-    @property
-    def _last(self) -> bool:
-        return self.layout is not None and self.layout[-1] == "C"
 
     def _axes(self) -> list[tuple[int, int, int, int]]:
         """Kernel, what it reaches over when dilated, stride and dilation of each axis."""
@@ -144,9 +127,6 @@ class Deconvolution(Op):
     def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
         return scratch(_columns(self, tuple(s.data), tuple(s.out), s.dtype("data")), s.dtype("data"))
 
-    def keeps(self, want: frozenset[str]) -> Iterable[str]:
-        return [name for name, user in (("weight", "data"), ("data", "weight")) if user in want]
-
     def forward(
         self, xp: Any, data: Array, weight: Array, bias: Array, out: Array,
         columns: Temp, padded: Temp, product: Temp, matrix: Temp, turned: Temp,
@@ -167,11 +147,6 @@ class Deconvolution(Op):
             correlate(xp, _columns(self, data.shape, dout.shape, dout.dtype), data, dout, dweight, room)
         if ddata is not None:
             convolve(xp, _columns(self, ddata.shape, dout.shape, dout.dtype), dout, weight, None, ddata, room)
-
-    def gradient(self, sym: Any, dout: Any, data: Any, weight: Any, bias: Any) -> Mapping[str, Any]:
-        found = gradients(sym, dataclasses.replace(self, no_bias=True), dout, data=data, weight=weight)
-        total = sym.sum(dout, axis=-1 if self._last else 1, exclude=True)
-        return found if bias is None else {**found, "bias": total}
 
 
 @functools.lru_cache(maxsize=1024)

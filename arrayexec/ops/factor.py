@@ -16,7 +16,8 @@ import numpy as np
 from ..dims import ANY, UNKNOWN
 from ..errors import ArgumentError
 from ..registry import Op, Sample, Temp, register_op
-from .matrix import check_matrices, keep_triangle, same_stack, square, stacked, turned
+from .checks import check_rank
+from .matrix import keep_triangle, same_stack, square, stacked, turned
 
 Array = Any
 
@@ -283,7 +284,7 @@ class _Number(Op):
     """Base of what maps each square matrix A (…, n, n) to a number: (…), or (1,) of a single matrix."""
 
     def infer(self, s: Any) -> None:
-        check_matrices(s, "A")
+        check_rank(s, "A", 2)
         square(s, "A")
         if s.A is not ANY:
             for name in self.form.forward.parameters[2:]:

@@ -233,7 +233,7 @@ class batch_take(Op):
         s.indices = s.out
         s.a = (*s.out, UNKNOWN)
         if len(s.a) < 2 or (s.a[-1] is not UNKNOWN and s.a[-1] == 0):
-            s.fail("a", f"must have 2 dims or more and something in the last, but it is {format_shape(s.a)}")
+            s.fail("a", f"must have at least 2 dims and something in the last, but it is {format_shape(s.a)}")
 
     def temps(self, s: Any) -> Scratch:
         temps = class_temps(math.prod(s.indices), 1)

@@ -10,10 +10,10 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..dims import ANY, UNKNOWN, replace
-from ..errors import AttributeValueError, format_shape
+from ..dims import UNKNOWN, replace
+from ..errors import format_shape
 from ..registry import Op, Temp, register_op
-from .checks import check_axis, check_floating
+from .checks import check_axis, check_floating, check_least, check_rank
 from .norm import BLOCK, spans
 from .precision import wide
 
@@ -203,7 +203,7 @@ class LayerNorm(RowNorm):
 class InstanceNorm(RowNorm):
     """``out = (data - mean) / std · gamma + beta``, mean and std = sqrt(variance + eps) of each channel of each row.
 
-    data (n, c, …) of 3 dims or more, gamma, beta (c,). The variance is the biased one. 16-bit data have statistics in
+    data (n, c, …) of at least 3 dims, gamma, beta (c,). The variance is the biased one. 16-bit data have statistics in
     float32, and parameters too unless they are given in data's type. A NaN makes its channel of its row NaN.
     """
 
@@ -215,7 +215,7 @@ class InstanceNorm(RowNorm):
     def statistics(self, s: Any) -> None:
         s.beta = s.gamma
         s.gamma = s.beta
-        _at_least_three(s)
+        check_rank(s, "data", 3)
         s.gamma = s.beta = s.data[1:2]
         s.data = replace(s.data, 1, s.gamma[0])
         s.mean = s.std = s.data[:2]
@@ -228,7 +228,7 @@ class InstanceNorm(RowNorm):
 class GroupNorm(RowNorm):
     """``out = (data - mean) / std · gamma + beta``, mean and std = sqrt(variance + eps) of each group of each row.
 
-    data (n, c, …) of 3 dims or more; the c channels are ``num_groups`` equal groups; gamma, beta (num_groups,).
+    data (n, c, …) of at least 3 dims; the c channels are ``num_groups`` equal groups; gamma, beta (num_groups,).
     ``output_mean_var`` shows mean and std (n, num_groups); gradients that arrive there are ignored. The variance is the
     biased one. 16-bit data have statistics in float32, and parameters too unless they are given in data's type.
     """
@@ -244,9 +244,7 @@ class GroupNorm(RowNorm):
     )
 
     def __post_init__(self) -> None:
-        if self.num_groups < 1:
-            fact = f"must be at least 1, but it is {self.num_groups}"
-            raise AttributeValueError(f"GroupNorm: attribute 'num_groups' {fact}")
+        check_least(self, "num_groups")
 
     def outputs(self) -> tuple[str, ...]:
         return ("out", "mean", "std") if self.output_mean_var else ("out",)
@@ -258,15 +256,10 @@ class GroupNorm(RowNorm):
         s.gamma = s.beta = (self.num_groups,)
         s.mean = s.std = (s.data[0], self.num_groups)
         s.data = replace(s.data, 0, s.mean[0])
-        _at_least_three(s)
+        check_rank(s, "data", 3)
         channels = s.data[1]
         if channels % self.num_groups:
             s.fail("data", f"must have a multiple of {self.num_groups} channels, but it is {format_shape(s.data)}")
 
     def view(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
         return shape[0] * self.num_groups, shape[1] // self.num_groups * math.prod(shape[2:]), 1
-
-
-def _at_least_three(s: Any) -> None:
-    if s.data is not ANY and len(s.data) < 3:
-        s.fail("data", f"must have 3 dims or more, but it is {format_shape(s.data)}")

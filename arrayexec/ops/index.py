@@ -14,7 +14,7 @@ from ..context import asnumpy
 from ..dims import ANY, UNKNOWN, drop, insert, replace
 from ..errors import AttributeValueError, IndexRangeError, format_shape
 from ..registry import Op, Sample, Temp, register_op
-from .checks import check_axis
+from .checks import check_axis, check_least
 
 
 def whole(xp: Any, data: Any, index: Any, count: int, wrap: bool = False) -> None:
@@ -217,8 +217,7 @@ class one_hot(Op):
     )
 
     def __post_init__(self) -> None:
-        if self.depth < 1:
-            raise AttributeValueError(f"one_hot: attribute 'depth' must be at least 1, but it is {self.depth}")
+        check_least(self, "depth")
         for name, value in (("on_value", self.on_value), ("off_value", self.off_value)):
             if self.dtype.kind in "iu" and not np.iinfo(self.dtype).min <= value <= np.iinfo(self.dtype).max:
                 raise AttributeValueError(

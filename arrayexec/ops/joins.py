@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..dims import ANY, UNKNOWN, distinct, drop, insert, replace
-from ..errors import AttributeValueError, format_shape
+from ..errors import format_shape
 from ..registry import Many, Op, register_op
-from .checks import check_axis
+from .checks import check_axis, check_least
 from .transposed import Inner
+
+
+def pieces(lengths: Iterable[int]) -> list[slice]:
+    """Slices of these lengths, one behind the other."""
+    ends = itertools.accumulate(lengths, initial=0)
+    return [slice(start, end) for start, end in itertools.pairwise(ends)]
 
 
 @register_op(aliases=("concat",))
@@ -25,8 +31,7 @@ class Concat(Op):
     )
 
     def __post_init__(self) -> None:
-        if self.num_args < 1:
-            raise AttributeValueError(f"Concat: attribute 'num_args' must be at least 1, but it is {self.num_args}")
+        check_least(self, "num_args")
 
     @property
     def rows(self) -> str | None:  # type: ignore[override]
@@ -52,8 +57,7 @@ class Concat(Op):
         xp.concatenate(data, self.dim, out=out)
 
     def prepare(self, known: Any, context: Any) -> list[slice]:
-        ends = list(itertools.accumulate((shape[self.dim] for shape in known.data), initial=0))
-        return [slice(start, end) for start, end in itertools.pairwise(ends)]
+        return pieces(shape[self.dim] for shape in known.data)
 
     def backward(self, xp: Any, prepared: list[slice], dout: Any, ddata: Many) -> None:
         lined = dout.swapaxes(0, self.dim)
@@ -79,10 +83,7 @@ class SliceChannel(Op):
     )
 
     def __post_init__(self) -> None:
-        if self.num_outputs < 1:
-            raise AttributeValueError(
-                f"SliceChannel: attribute 'num_outputs' must be at least 1, but it is {self.num_outputs}"
-            )
+        check_least(self, "num_outputs")
 
     @property
     def rows(self) -> str | None:  # type: ignore[override]
@@ -170,8 +171,7 @@ class _unconcat(Op):
         Concat(num_args=self.num_args, dim=self.dim).infer(Inner(s))
 
     def prepare(self, known: Any, context: Any) -> list[slice]:
-        ends = list(itertools.accumulate((shape[self.dim] for shape in known.out), initial=0))
-        return [slice(start, end) for start, end in itertools.pairwise(ends)]
+        return pieces(shape[self.dim] for shape in known.out)
 
     def forward(self, xp: Any, prepared: list[slice], head: Any, data: Many, out: Many) -> None:
         lined = head.swapaxes(0, self.dim)

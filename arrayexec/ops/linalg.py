@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from ..dims import ANY, UNKNOWN, product, replace
-from ..errors import AttributeValueError
 from ..registry import Op, Sample, Temp, register_op
 from . import transposed
+from .checks import check_least, check_rank
 from .precision import narrow, wide, widen
 
 Array = Any
@@ -143,10 +143,7 @@ class FullyConnected(Op):
     )
 
     def __post_init__(self) -> None:
-        if self.num_hidden < 1:
-            raise AttributeValueError(
-                f"FullyConnected: attribute 'num_hidden' must be at least 1, but it is {self.num_hidden}"
-            )
+        check_least(self, "num_hidden")
 
     def inputs(self) -> tuple[str, ...]:
         return ("data", "weight") if self.no_bias else ("data", "weight", "bias")
@@ -286,9 +283,8 @@ class batch_dot(Op):
     )
 
     def infer(self, s: Any) -> None:
-        for name, shape in (("lhs", s.lhs), ("rhs", s.rhs), ("out", s.out)):
-            if shape is not ANY and len(shape) < 3:
-                s.fail(name, f"must have at least 3 dims, but it has {len(shape)}")
+        for name in ("lhs", "rhs", "out"):
+            check_rank(s, name, 3)
         matrix = (UNKNOWN, UNKNOWN)
         for leading in (s.lhs[:-2], s.rhs[:-2], s.out[:-2]):
             s.lhs = s.rhs = s.out = leading + matrix

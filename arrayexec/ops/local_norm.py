@@ -36,7 +36,7 @@ class L2Normalization(_Same):
     """``out = data / sqrt(Σ data² + eps)``: data (n, …), out as data.
 
     The sum runs over all but the first axis (``instance``), over axis 1 (``channel``) or over the axes behind it
-    (``spatial``; both need 3 dims or more). Sums of 16-bit data are made in float32. Zeros stay zeros; a NaN makes
+    (``spatial``; both need at least 3 dims). Sums of 16-bit data are made in float32. Zeros stay zeros; a NaN makes
     all that is divided by its sum NaN.
     """
 
@@ -53,7 +53,7 @@ class L2Normalization(_Same):
         super().infer(s)
         s.norm = {"instance": s.data[:1], "channel": s.data[:1] + s.data[2:], "spatial": s.data[:2]}[self.mode]
         if self.mode != "instance" and len(s.data) < 3:
-            s.fail("data", f"must have 3 dims or more for mode '{self.mode}', but it is {format_shape(s.data)}")
+            s.fail("data", f"must have at least 3 dims for mode '{self.mode}', but it is {format_shape(s.data)}")
 
     def _view(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
         """``shape`` as (outer, n, inner); the sums run over n."""

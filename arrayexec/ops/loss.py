@@ -16,7 +16,7 @@ from ..registry import Op, Sample, Temp, register_op
 from .checks import check_axis, check_floating
 from .index import class_places, class_temps, gather
 from .precision import wide
-from .softmax import check_filled, keep_where, row_temp, sigmoid, softmax_into
+from .softmax import check_not_empty, keep_where, row_temp, sigmoid, softmax_into
 
 
 @register_op(aliases=("Softmax",))
@@ -79,7 +79,7 @@ class SoftmaxOutput(Op):
             options = [data]
         one = 1 if self.multi_output else -1
         for axis in (one,) if self.multi_output or self.preserve_shape else range(1, len(data)):
-            check_filled(s, axis)
+            check_not_empty(s, axis)
         if label is ANY:
             if len(options) > 1:
                 s.label = options[0]
@@ -350,7 +350,7 @@ class softmax_cross_entropy(Op):
         s.data = (UNKNOWN, UNKNOWN)
         s.label = s.data[:1]
         s.data = (*s.label, UNKNOWN)
-        check_filled(s, 1)
+        check_not_empty(s, 1)
 
     def types(self, t: Any) -> None:
         t.same()

@@ -12,6 +12,7 @@ from typing import Any
 from ..dims import ANY, UNKNOWN, Shape, product, replace
 from ..errors import format_shape
 from ..registry import Many, Op, Temp, register_op, signature_of
+from .checks import check_rank
 from .linalg import multiply, room_for
 from .precision import wide
 from .transposed import gradients
@@ -29,17 +30,10 @@ def stacked(lead: Shape, *dims: Any) -> Shape:
     return lead + dims
 
 
-def check_matrices(s: Any, *names: str) -> None:
-    """Refuse a value that has no two axes."""
-    for name in names:
-        shape = getattr(s, name)
-        if shape is not ANY and len(shape) < 2:
-            s.fail(name, f"must have at least 2 dims, but it is {format_shape(shape)}")
-
-
 def same_stack(s: Any, *names: str) -> None:
     """Say that all have as many dims, and the same ones before the last two."""
-    check_matrices(s, *names)
+    for name in names:
+        check_rank(s, name, 2)
     for source in names:
         for target in names:
             setattr(s, target, stacked(getattr(s, source)[:-2], UNKNOWN, UNKNOWN))
@@ -320,7 +314,7 @@ class _Diagonal(Op):
     """Base of extractdiag and makediag: a vector (…, n - |offset|) and square matrices (…, n, n)."""
 
     def _infer(self: Any, s: Any, vector: str, matrix: str) -> None:
-        check_matrices(s, matrix)
+        check_rank(s, matrix, 2)
         square(s, matrix)
         beyond = abs(self.offset)
         size = getattr(s, vector)[-1] + beyond
@@ -376,7 +370,7 @@ class _Triangle(Op):
     """Base of extracttrian and maketrian: a vector (…, m(m+1)/2) and square matrices (…, n, n), m = n - |offset|."""
 
     def _infer(self: Any, s: Any, vector: str, matrix: str) -> None:
-        check_matrices(s, matrix)
+        check_rank(s, matrix, 2)
         square(s, matrix)
         beyond = abs(self.offset)
         setattr(s, matrix, stacked(getattr(s, vector)[:-1], UNKNOWN, UNKNOWN))

@@ -18,7 +18,7 @@ BLOCK, CHUNK = 64, 512  # pairs of boxes that are looked at together: three arra
 
 
 def overlap_temps(dtype: Any) -> dict[str, tuple[tuple[int, ...], Any]]:
-    """Scratch of :func:`suppress` and :func:`overlap`."""
+    """Scratch of :class:`Suppression` and :func:`overlap`."""
     return {"pairs": ((3, BLOCK, CHUNK), wide(dtype)), "over": ((2, BLOCK, CHUNK), "bool")}
 
 

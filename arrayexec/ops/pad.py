@@ -10,7 +10,7 @@ import numpy as np
 from ..dims import ANY, UNKNOWN, distinct, drop, insert, product, replace
 from ..errors import AttributeValueError, format_shape
 from ..registry import Many, Op, Temp, register_op
-from .checks import check_axis
+from .checks import check_axis, check_least
 from .precision import wide
 from .reduce import Scratch, fold_into, put
 
@@ -193,8 +193,7 @@ class repeat(_Repeated):
     examples = ({"data": (2, 3), "repeats": 2}, {"data": (2, 3, 2), "repeats": 3, "axis": -2})
 
     def __post_init__(self) -> None:
-        if self.repeats < 1:
-            raise AttributeValueError(f"repeat: attribute 'repeats' must be at least 1, but it is {self.repeats}")
+        check_least(self, "repeats")
 
     @property
     def rows(self) -> str | None:  # type: ignore[override]
@@ -280,8 +279,7 @@ class stack(Op):
     )
 
     def __post_init__(self) -> None:
-        if self.num_args < 1:
-            raise AttributeValueError(f"stack: attribute 'num_args' must be at least 1, but it is {self.num_args}")
+        check_least(self, "num_args")
 
     @property
     def rows(self) -> str | None:  # type: ignore[override]

@@ -2,46 +2,52 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 from ..dims import UNKNOWN
 from ..errors import AttributeValueError, format_shape
 from ..registry import Op, Sample, Temp, register_op
-from .checks import check_floating
+from .checks import check_floating, check_least
 from .overlap import Suppression, overlap_temps
 from .precision import wide
 
 Array = Any
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class _Proposals(Op):
-    """Fields and rules that both operators have."""
+    """What both operators are: attributes, rules and body."""
+
+    rpn_pre_nms_top_n: int = 6000
+    rpn_post_nms_top_n: int = 300
+    threshold: float = 0.7
+    rpn_min_size: int = 16
+    scales: tuple[float, ...] = (4.0, 8.0, 16.0, 32.0)
+    ratios: tuple[float, ...] = (0.5, 1.0, 2.0)
+    feature_stride: int = 16
+    output_score: bool = False
+    iou_loss: bool = False
+    images: ClassVar[Any] = UNKNOWN
 
     def __post_init__(self) -> None:
-        op: Any = self
         for name in ("scales", "ratios"):
-            if not getattr(op, name) or min(getattr(op, name)) <= 0:
+            if not getattr(self, name) or min(getattr(self, name)) <= 0:
                 raise AttributeValueError(
-                    f"{op.form.name}: attribute '{name}' must hold positive numbers, but it is {getattr(op, name)}"
+                    f"{self.form.name}: attribute '{name}' must hold positive numbers, but it is {getattr(self, name)}"
                 )
-        for name in ("feature_stride", "rpn_post_nms_top_n"):
-            if getattr(op, name) < 1:
-                raise AttributeValueError(
-                    f"{op.form.name}: attribute '{name}' must be at least 1, but it is {getattr(op, name)}"
-                )
+        check_least(self, "feature_stride", "rpn_post_nms_top_n")
 
     def outputs(self) -> tuple[str, ...]:
-        return ("out", "score") if self.output_score else ("out",)  # type: ignore[attr-defined]
+        return ("out", "score") if self.output_score else ("out",)
 
     def hidden(self) -> tuple[str, ...]:
-        return () if self.output_score else ("score",)  # type: ignore[attr-defined]
+        return () if self.output_score else ("score",)
 
     def infer(self, s: Any) -> None:
-        op: Any = self
-        anchors, count, single = len(op.scales) * len(op.ratios), op.rpn_post_nms_top_n, type(self) is Proposal
-        images = 1 if single else UNKNOWN
-        s.cls_prob = (images, 2 * anchors, UNKNOWN, UNKNOWN)
+        anchors, count = len(self.scales) * len(self.ratios), self.rpn_post_nms_top_n
+        s.cls_prob = (self.images, 2 * anchors, UNKNOWN, UNKNOWN)
         s.bbox_pred = (s.cls_prob[0], 4 * anchors, *s.cls_prob[2:])
         s.cls_prob = (s.bbox_pred[0], 2 * anchors, *s.bbox_pred[2:])
         s.im_info = (s.cls_prob[0], 3)
@@ -60,23 +66,21 @@ class _Proposals(Op):
         check_floating(t, "cls_prob")
 
     def temps(self, s: Any) -> dict[str, Any]:
-        op: Any = self
-        total = len(op.scales) * len(op.ratios) * math.prod(s.cls_prob[2:])
+        total = len(self.scales) * len(self.ratios) * math.prod(s.cls_prob[2:])
         kind = wide(s.dtype("cls_prob"))
         flat = {"moved": (4, total), "boxes": (6, self._most(total)), "chance": (total,)}
         return {**{name: (shape, kind) for name, shape in flat.items()}, **overlap_temps(s.dtype("cls_prob"))}
 
     def _most(self, total: int) -> int:
-        before = self.rpn_pre_nms_top_n  # type: ignore[attr-defined]
+        before = self.rpn_pre_nms_top_n
         return min(before, total) if before > 0 else total
 
     def _anchors(self) -> list[list[float]]:
         """Left, top, right and bottom ends of the anchors of the first place."""
-        op: Any = self
-        middle, found = (op.feature_stride - 1) / 2, []
-        for ratio in op.ratios:
-            for scale in op.scales:
-                width = math.floor(math.sqrt(math.floor(op.feature_stride**2 / ratio)) + 0.5)
+        middle, found = (self.feature_stride - 1) / 2, []
+        for ratio in self.ratios:
+            for scale in self.scales:
+                width = math.floor(math.sqrt(math.floor(self.feature_stride**2 / ratio)) + 0.5)
                 height = math.floor(width * ratio + 0.5)
                 across, along = (width * scale - 1) / 2, (height * scale - 1) / 2
                 found.append([middle - across, middle - along, middle + across, middle + along])
@@ -86,9 +90,8 @@ class _Proposals(Op):
         self, xp: Any, cls_prob: Array, bbox_pred: Array, im_info: Array, out: Array, score: Array,
         moved: Temp, boxes: Temp, chance: Temp, pairs: Temp, over: Temp,
     ) -> None:  # fmt: skip
-        op: Any = self
-        count, (height, width) = op.rpn_post_nms_top_n, cls_prob.shape[2:]
-        suppress = Suppression(xp, xp.greater, op.threshold, False, 1.0)
+        count, (height, width) = self.rpn_post_nms_top_n, cls_prob.shape[2:]
+        suppress = Suppression(xp, xp.greater, self.threshold, False, 1.0)
         ends, kind = self._anchors(), moved.dtype
         anchors = len(ends[0])
         for i in range(cls_prob.shape[0]):
@@ -115,15 +118,14 @@ class _Proposals(Op):
 
     def _move(self, xp: Any, deltas: Array, ends: list[list[float]], info: Array, moved: Array) -> None:
         """``moved`` (4, h, w, a) = corners of the anchors moved by ``deltas`` (4, h, w, a), cut to the image."""
-        op: Any = self
         kind = moved.dtype
         for axis in (0, 1):
             size = moved.shape[2 - axis]
-            shift = (xp.arange(size) * op.feature_stride).astype(kind)
+            shift = (xp.arange(size) * self.feature_stride).astype(kind)
             shift = shift[:, None] if axis == 0 else shift[:, None, None]
             low, high = (xp.asarray(ends[axis + side]).astype(kind) + shift for side in (0, 2))
             first, second = moved[axis], moved[axis + 2]
-            if op.iou_loss:
+            if self.iou_loss:
                 xp.add(low, deltas[axis], out=first)
                 xp.add(high, deltas[axis + 2], out=second)
             else:
@@ -145,16 +147,28 @@ class _Proposals(Op):
 
     def _filter(self, xp: Any, info: Array, moved: Array, chance: Array) -> None:
         """Places beyond the image and boxes that are too small get the chance -1; the latter grow by the least size."""
-        op: Any = self
         for axis, size in ((1, chance.shape[0]), (0, chance.shape[1])):
-            real = xp.trunc(info[1 - axis, None] / op.feature_stride)
+            real = xp.trunc(info[1 - axis, None] / self.feature_stride)
             beyond = xp.arange(size) >= real
             xp.copyto(chance, -1, where=beyond[:, None, None] if axis else beyond[:, None])
-        least = info[2, None] * op.rpn_min_size
+        least = info[2, None] * self.rpn_min_size
         small = xp.logical_or(moved[2] - moved[0] + 1 < least, moved[3] - moved[1] + 1 < least)
         for side, change in ((0, xp.subtract), (1, xp.subtract), (2, xp.add), (3, xp.add)):
             change(moved[side], xp.where(small, least * 0.5, 0), out=moved[side])
         xp.copyto(chance, -1, where=small)
+
+
+def _examples(images: int) -> tuple[dict[str, Any], ...]:
+    return (
+        {"cls_prob": Sample((images, 8, 4, 5), 0, 1), "bbox_pred": (images, 16, 4, 5),
+         "im_info": Sample((images, 3), 0.5, 40),
+         "rpn_pre_nms_top_n": 40, "rpn_post_nms_top_n": 12, "threshold": 0.3, "rpn_min_size": 1, "scales": (1, 2),
+         "ratios": (0.5, 1), "feature_stride": 8, "output_score": True},
+        {"cls_prob": Sample((images, 4, 4, 5), 0, 1), "bbox_pred": (images, 8, 4, 5),
+         "im_info": Sample((images, 3), 30, 40),
+         "rpn_post_nms_top_n": 9, "rpn_min_size": 0, "scales": (1, 2), "ratios": (1,), "feature_stride": 8,
+         "iou_loss": True},
+    )  # fmt: skip
 
 
 @register_op(name="_contrib_Proposal", aliases=("Proposal",))
@@ -170,23 +184,8 @@ class Proposal(_Proposals):
     there are less, they are repeated. There is no gradient.
     """
 
-    rpn_pre_nms_top_n: int = 6000
-    rpn_post_nms_top_n: int = 300
-    threshold: float = 0.7
-    rpn_min_size: int = 16
-    scales: tuple[float, ...] = (4.0, 8.0, 16.0, 32.0)
-    ratios: tuple[float, ...] = (0.5, 1.0, 2.0)
-    feature_stride: int = 16
-    output_score: bool = False
-    iou_loss: bool = False
-    examples = (
-        {"cls_prob": Sample((1, 8, 4, 5), 0, 1), "bbox_pred": (1, 16, 4, 5), "im_info": Sample((1, 3), 0.5, 40),
-         "rpn_pre_nms_top_n": 40, "rpn_post_nms_top_n": 12, "threshold": 0.3, "rpn_min_size": 1, "scales": (1, 2),
-         "ratios": (0.5, 1), "feature_stride": 8, "output_score": True},
-        {"cls_prob": Sample((1, 4, 4, 5), 0, 1), "bbox_pred": (1, 8, 4, 5), "im_info": Sample((1, 3), 30, 40),
-         "rpn_post_nms_top_n": 9, "rpn_min_size": 0, "scales": (1, 2), "ratios": (1,), "feature_stride": 8,
-         "iou_loss": True},
-    )  # fmt: skip
+    images = 1
+    examples = _examples(1)
 
 
 @register_op(name="_contrib_MultiProposal", aliases=("MultiProposal",))
@@ -196,20 +195,4 @@ class MultiProposal(_Proposals):
     The first value of a row is the number of its image.
     """
 
-    rpn_pre_nms_top_n: int = 6000
-    rpn_post_nms_top_n: int = 300
-    threshold: float = 0.7
-    rpn_min_size: int = 16
-    scales: tuple[float, ...] = (4.0, 8.0, 16.0, 32.0)
-    ratios: tuple[float, ...] = (0.5, 1.0, 2.0)
-    feature_stride: int = 16
-    output_score: bool = False
-    iou_loss: bool = False
-    examples = (
-        {"cls_prob": Sample((2, 8, 4, 5), 0, 1), "bbox_pred": (2, 16, 4, 5), "im_info": Sample((2, 3), 0.5, 40),
-         "rpn_pre_nms_top_n": 40, "rpn_post_nms_top_n": 12, "threshold": 0.3, "rpn_min_size": 1, "scales": (1, 2),
-         "ratios": (0.5, 1), "feature_stride": 8, "output_score": True},
-        {"cls_prob": Sample((2, 4, 4, 5), 0, 1), "bbox_pred": (2, 8, 4, 5), "im_info": Sample((2, 3), 30, 40),
-         "rpn_post_nms_top_n": 9, "rpn_min_size": 0, "scales": (1, 2), "ratios": (1,), "feature_stride": 8,
-         "iou_loss": True},
-    )  # fmt: skip
+    examples = _examples(2)

@@ -7,13 +7,12 @@ from typing import Any
 from ..dims import UNKNOWN
 from ..errors import AttributeValueError, format_shape
 from ..registry import Op, Sample, register_op
-from .checks import check_floating
+from .checks import check_floating, check_least, check_pixels
 from .precision import wide
-from .roi import check_image, image_of
+from .roi import FAR, image_of
 from .roi_align import pool_own, pool_own_back
 
 Array = Any
-FAR = 1e6  # corners beyond are taken as this: a bin is cut to the image
 
 
 @register_op(name="_contrib_PSROIPooling", aliases=("PSROIPooling",))
@@ -39,11 +38,7 @@ class PSROIPooling(Op):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        for name in ("output_dim", "pooled_size"):
-            if getattr(self, name) < 1:
-                raise AttributeValueError(
-                    f"_contrib_PSROIPooling: attribute '{name}' must be at least 1, but it is {getattr(self, name)}"
-                )
+        check_least(self, "output_dim", "pooled_size")
         if self.group_size < 0:
             raise AttributeValueError(
                 "_contrib_PSROIPooling: attribute 'group_size' must be at least 1, or 0 for pooled_size, but it is "
@@ -63,7 +58,7 @@ class PSROIPooling(Op):
             product = f"output_dim · group_size² = {channels}"
             s.fail("data", f"must have {product} channels, but it is {format_shape(s.data)}")
         s.data = (UNKNOWN, channels, UNKNOWN, UNKNOWN)
-        check_image(s)
+        check_pixels(s)
 
     def types(self, t: Any) -> None:
         t.same()

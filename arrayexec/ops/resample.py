@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Iterable, Mapping
 from itertools import product as combinations
 from typing import Any, Literal
 
 from ..dims import UNKNOWN, distinct
-from ..errors import AttributeValueError, format_shape
+from ..errors import format_shape
 from ..registry import Many, Op, Temp, register_op
+from .checks import check_least
 from .deconv import Deconvolution
+from .joins import pieces
 from .precision import wide
 from .windows import check_filled, is_known
 
@@ -47,11 +48,8 @@ class UpSampling(Op):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        for name, least in (("scale", 1), ("num_args", 1), ("num_filter", 0)):
-            if getattr(self, name) < least:
-                raise AttributeValueError(
-                    f"UpSampling: attribute '{name}' must be at least {least}, but it is {getattr(self, name)}"
-                )
+        check_least(self, "scale", "num_args")
+        check_least(self, "num_filter", least=0)
 
     @property
     def _nearest(self) -> bool:
@@ -115,8 +113,7 @@ class UpSampling(Op):
             return _deconvolution(self.scale, known.data[1])
         if self.multi_input_mode == "sum":
             return [slice(None)] * self.num_args
-        ends = itertools.accumulate((shape[1] for shape in known.args), initial=0)
-        return [slice(start, end) for start, end in itertools.pairwise(ends)]
+        return pieces(shape[1] for shape in known.args)
 
     def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
         if not self._nearest:
@@ -196,7 +193,7 @@ class depth_to_space(Op):
     examples = ({"data": (2, 8, 2, 3), "block_size": 2}, {"data": (1, 9, 1, 2), "block_size": 3})
 
     def __post_init__(self) -> None:
-        _check_block("depth_to_space", self.block_size)
+        check_least(self, "block_size")
 
     def infer(self, s: Any) -> None:
         _infer_exchange(s, self.block_size, "data", "out")
@@ -221,7 +218,7 @@ class space_to_depth(Op):
     examples = ({"data": (2, 2, 4, 2), "block_size": 2}, {"data": (1, 1, 3, 6), "block_size": 3})
 
     def __post_init__(self) -> None:
-        _check_block("space_to_depth", self.block_size)
+        check_least(self, "block_size")
 
     def infer(self, s: Any) -> None:
         _infer_exchange(s, self.block_size, "out", "data")
@@ -231,11 +228,6 @@ class space_to_depth(Op):
 
     def backward(self, xp: Any, dout: Array, ddata: Array) -> None:
         _exchange(xp, ddata, dout, self.block_size, back=False)
-
-
-def _check_block(operator: str, block: int) -> None:
-    if block < 1:
-        raise AttributeValueError(f"{operator}: attribute 'block_size' must be at least 1, but it is {block}")
 
 
 def _infer_exchange(s: Any, block: int, deep: str, large: str) -> None:

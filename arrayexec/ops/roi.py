@@ -13,25 +13,14 @@ from typing import Any
 import numpy as np
 
 from ..dims import UNKNOWN
-from ..errors import AttributeValueError, format_shape
 from ..registry import Op, Sample, Temp, register_op
-from .checks import check_floating
+from .checks import check_floating, check_pixels, check_sizes
 from .precision import wide
 
 Array = Any
 BINS = 256  # bins of one step of ROIPooling
 VALUES = 1 << 14  # gradients of one step
-
-
-def check_pooled(operator: str, name: str, sizes: tuple[int, ...]) -> None:
-    if len(sizes) != 2 or min(sizes) < 1:
-        raise AttributeValueError(f"{operator}: attribute '{name}' must hold two sizes >= 1, but it is {sizes}")
-
-
-def check_image(s: Any) -> None:
-    """Refuse data without pixels."""
-    if any(dim is not UNKNOWN and dim == 0 for dim in s.data[2:]):
-        s.fail("data", f"must have pixels, but it is {format_shape(s.data)}")
+FAR = 1e6  # corners beyond are taken as this: a bin is cut to the image
 
 
 def image_of(xp: Any, rois: Array, count: int) -> Array:
@@ -67,14 +56,14 @@ class ROIPooling(Op):
     )
 
     def __post_init__(self) -> None:
-        check_pooled("ROIPooling", "pooled_size", self.pooled_size)
+        check_sizes(self, "pooled_size")
 
     def infer(self, s: Any) -> None:
         s.data, s.rois = (UNKNOWN,) * 4, (UNKNOWN, 5)
         s.out = (s.rois[0], s.data[1], *self.pooled_size)
         s.index = s.out
         s.rois, s.data = (s.out[0], 5), (UNKNOWN, s.out[1], UNKNOWN, UNKNOWN)
-        check_image(s)
+        check_pixels(s)
 
     def types(self, t: Any) -> None:
         t.same()
@@ -96,7 +85,7 @@ class ROIPooling(Op):
         """Start and end (r, pooled) of the bins of every region along y (0) or x (1), cut to [0, size]."""
         pooled, kind = self.pooled_size[axis], wide(rois.dtype)
         ends = [rois[:, 2 - axis + side].astype(kind) * self.spatial_scale for side in (0, 2)]
-        ends = [xp.where(end == end, xp.clip(end, -1e6, 1e6), -1e6) for end in ends]
+        ends = [xp.where(end == end, xp.clip(end, -FAR, FAR), -FAR) for end in ends]
         start, stop = (xp.copysign(xp.floor(xp.abs(end) + 0.5), end) for end in ends)
         step = xp.maximum(stop - start + 1, 1)[:, None] / pooled
         number, start = xp.arange(pooled).astype(kind), start[:, None]

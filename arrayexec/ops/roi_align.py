@@ -16,9 +16,9 @@ import numpy as np
 from ..dims import UNKNOWN
 from ..errors import format_shape
 from ..registry import Op, Sample, Temp, register_op
-from .checks import check_floating
+from .checks import check_floating, check_pixels, check_sizes
 from .precision import wide
-from .roi import check_image, check_pooled, image_of, regions_of
+from .roi import image_of, regions_of
 
 Array = Any
 VALUES = 1 << 21  # values of the largest array of one step: products of many rows are fast ones
@@ -136,7 +136,7 @@ class ROIAlign(Op):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        check_pooled("_contrib_ROIAlign", "pooled_size", self.pooled_size)
+        check_sizes(self, "pooled_size")
 
     def infer(self, s: Any) -> None:
         s.data, s.rois, s.out = (UNKNOWN,) * 4, (UNKNOWN, 5), (UNKNOWN, UNKNOWN, *self.pooled_size)
@@ -145,7 +145,7 @@ class ROIAlign(Op):
             s.fail("data", f"must have a multiple of {bins} channels, but it is {format_shape(s.data)}")
         s.out = (s.rois[0], s.data[1] // bins, *self.pooled_size)
         s.rois, s.data = (s.out[0], 5), (UNKNOWN, s.out[1] * bins, UNKNOWN, UNKNOWN)
-        check_image(s)
+        check_pixels(s)
 
     def types(self, t: Any) -> None:
         t.same()

@@ -9,9 +9,8 @@ import math
 from typing import Any, Literal
 
 from ..dims import ANY, UNKNOWN
-from ..errors import AttributeValueError
 from ..registry import Op, Sample, Temp, register_op
-from .checks import check_floating
+from .checks import check_floating, check_pixels, check_sizes
 from .index import gather
 from .precision import wide
 
@@ -135,11 +134,6 @@ def _axis(xp: Any, length: int, dtype: Any) -> Array:
     return (xp.arange(length) * (2 / (length - 1) if length > 1 else 0) - 1).astype(wide(dtype))
 
 
-def _check_target(operator: str, target: tuple[int, ...]) -> None:
-    if len(target) != 2 or min(target) < 1:
-        raise AttributeValueError(f"{operator}: attribute 'target_shape' must hold two sizes >= 1, but it is {target}")
-
-
 @register_op
 class BilinearSampler(Op):
     """``out`` (n, c, h', w') = data (n, c, h, w) at grid (n, 2, h', w'), bilinear between pixels, zeros outside.
@@ -158,7 +152,7 @@ class BilinearSampler(Op):
         s.out = (s.grid[0], s.data[1], *s.grid[2:])
         s.data = (*s.out[:2], UNKNOWN, UNKNOWN)
         s.grid = (s.out[0], 2, *s.out[2:])
-        _check_image(s)
+        check_pixels(s)
 
     def total_outputs(self) -> int:
         return 2  # the files count a workspace
@@ -187,13 +181,6 @@ class BilinearSampler(Op):
             sample_back(xp, head, data[i], grid[i], into, onto, place, share, corner, total, image)
 
 
-def _check_image(s: Any) -> None:
-    """Refuse data without pixels."""
-    for axis in (2, 3):
-        if s.data[axis] is not UNKNOWN and s.data[axis] == 0:
-            s.fail("data", f"must have pixels, but axis {axis} is 0")
-
-
 @register_op
 class GridGenerator(Op):
     """``out`` (n, 2, h, w) = places to sample: of data (n, 6) on ``target_shape``, or of a flow (n, 2, h, w).
@@ -212,7 +199,7 @@ class GridGenerator(Op):
 
     def __post_init__(self) -> None:
         if self.transform_type == "affine":
-            _check_target("GridGenerator", self.target_shape)
+            check_sizes(self, "target_shape")
 
     def infer(self, s: Any) -> None:
         if self.transform_type == "affine":
@@ -266,7 +253,7 @@ class SpatialTransformer(Op):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        _check_target("SpatialTransformer", self.target_shape)
+        check_sizes(self, "target_shape")
 
     def infer(self, s: Any) -> None:
         s.data = s.out = (UNKNOWN,) * 4
@@ -275,7 +262,7 @@ class SpatialTransformer(Op):
         s.data = (*s.out[:2], UNKNOWN, UNKNOWN)
         s.loc = (s.out[0], 6)
         s.grid = (s.out[0], 2, *self.target_shape)
-        _check_image(s)
+        check_pixels(s)
 
     def total_outputs(self) -> int:
         return 3  # the files count grid and a workspace

@@ -11,7 +11,7 @@ import numpy as np
 from ..dims import ANY, UNKNOWN, distinct, drop, replace
 from ..errors import AttributeValueError, format_shape
 from ..registry import Many, Op, Sample, Temp, register_op
-from .checks import check_axis
+from .checks import check_axis, check_rank
 from .reduce import Scratch
 from .shape import Equation, Slice, balance, move
 
@@ -337,7 +337,7 @@ class _slice_assign(Slice):
     def infer(self, s: Any) -> None:
         s.out = s.lhs
         s.lhs = s.out
-        self.check_rank(s, "lhs")
+        check_rank(s, "lhs", len(self.begin))
         self.said(s, "lhs", "rhs")
 
     def forward(self, xp: Any, lhs: Any, rhs: Any, out: Any) -> None:  # type: ignore[override]
@@ -372,7 +372,7 @@ class _slice_assign_scalar(Slice):
     def infer(self, s: Any) -> None:
         s.out = s.data
         s.data = s.out
-        self.check_rank(s, "data")
+        check_rank(s, "data", len(self.begin))
 
     def forward(self, xp: Any, data: Any, out: Any) -> None:
         xp.copyto(out, data)

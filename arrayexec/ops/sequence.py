@@ -56,7 +56,7 @@ class Sequence(Op):
 
     def infer(self, s: Any) -> None:
         if s.data is not ANY and len(s.data) < 2:
-            s.fail("data", f"must have 2 dims or more, steps and rows, but it is {format_shape(s.data)}")
+            s.fail("data", f"must have at least 2 dims, steps and rows, but it is {format_shape(s.data)}")
         if self.use_sequence_length:
             rows = 1 - self.axis
             s.sequence_length = (s.data[rows],)
@@ -75,7 +75,7 @@ class Sequence(Op):
 
 @register_op
 class SequenceMask(Sequence):
-    """``out`` = data, but ``value`` in the steps of each row from its length on: data of 2 dims or more, out as data.
+    """``out`` = data, but ``value`` in the steps of each row from its length on: data of at least 2 dims, out as data.
 
     A length below 0 masks every step, one beyond the steps none.
     """
@@ -172,7 +172,7 @@ class SequenceLast(Sequence):
 class SequenceReverse(Sequence):
     """``out`` = data with the first ``sequence_length`` steps of each row in reverse, the others as they are.
 
-    data of 2 dims or more, out as data. A length below 0 counts as 0, one beyond the steps as all.
+    data of at least 2 dims, out as data. A length below 0 counts as 0, one beyond the steps as all.
     """
 
     use_sequence_length: bool = False

@@ -11,7 +11,7 @@ import numpy as np
 from ..dims import ANY, UNKNOWN, drop, insert, permute, replace, swap
 from ..errors import AttributeValueError, format_shape
 from ..registry import Many, Op, register_op
-from .checks import check_axis
+from .checks import check_axis, check_rank
 
 
 def move(xp: Any, source: Any, target: Any) -> None:
@@ -183,9 +183,7 @@ class expand_dims(View):
     examples = ({"data": (2, 3), "axis": 1}, {"data": (2, 3), "axis": -1})
 
     def infer(self, s: Any) -> None:
-        least = max(self.axis, -self.axis - 1)
-        if s.data is not ANY and len(s.data) < least:
-            s.fail("data", f"must have at least {least} dims, but it is {format_shape(s.data)}")
+        check_rank(s, "data", max(self.axis, -self.axis - 1))
         check_axis(s, "out", self.axis)
         s.out = insert(s.data, self.axis, 1)
         s.out = replace(s.out, self.axis, 1)
@@ -374,14 +372,8 @@ class Slice(Sliced):
     def infer(self, s: Any) -> None:
         if s.data is ANY:
             s.data = (UNKNOWN,) * len(s.out)
-        self.check_rank(s, "data")
+        check_rank(s, "data", len(self.begin))
         self.said(s)
-
-    def check_rank(self, s: Any, whole: str) -> None:
-        """Refuse a value with fewer dims than there are bounds."""
-        shape = getattr(s, whole)
-        if shape is not ANY and len(shape) < len(self.begin):
-            s.fail(whole, f"must have at least {len(self.begin)} dims, but it is {format_shape(shape)}")
 
 
 @register_op

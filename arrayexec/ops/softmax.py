@@ -43,7 +43,7 @@ def class_view(shape: tuple[int, ...], channel: bool) -> tuple[int, int, int]:
     return (shape[0], shape[1], math.prod(shape[2:])) if channel else (shape[0], math.prod(shape[1:]), 1)
 
 
-def check_filled(s: Any, axis: int) -> None:
+def check_not_empty(s: Any, axis: int) -> None:
     """Refuse data that are known to hold nothing along ``axis``: there is no greatest of no values."""
     dim = s.data[axis]
     if dim is not UNKNOWN and dim == 0:
@@ -104,7 +104,7 @@ class _Softmax(Op):
         check_axis(s, "data", self.axis)
         if self.use_length:
             s.length = drop(s.data, self.axis)
-        check_filled(s, self.axis)
+        check_not_empty(s, self.axis)
 
     def types(self, t: Any) -> None:
         if self.dtype is None:
@@ -240,7 +240,7 @@ class SoftmaxActivation(Op):
         s.data = s.out
         check_axis(s, "data", 1)
         for axis in (1,) if self.mode == "channel" else range(1, len(s.data)):
-            check_filled(s, axis)
+            check_not_empty(s, axis)
 
     def types(self, t: Any) -> None:
         t.same()

@@ -8,10 +8,9 @@ from itertools import product
 from typing import Any
 
 from ..dims import UNKNOWN
-from ..errors import AttributeValueError
 from ..registry import Op, Temp, register_op
 from .precision import wide
-from .windows import is_known, per_axis
+from .windows import check_kernel, is_known, per_axis
 
 Array = Any
 
@@ -21,9 +20,7 @@ class _Windows(Op):
 
     def __post_init__(self: Any) -> None:
         name = self.form.name
-        if not 1 <= len(self.kernel) <= 3 or min(self.kernel) < 1:
-            fact = f"must hold one to three numbers >= 1, but it is {tuple(self.kernel)}"
-            raise AttributeValueError(f"{name}: attribute 'kernel' {fact}")
+        check_kernel(name, self.kernel)
         for key, default in (("stride", 1), ("dilate", 1), ("pad", 0)):
             per_axis(name, key, getattr(self, key), len(self.kernel), default)
 

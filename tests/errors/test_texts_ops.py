@@ -57,6 +57,8 @@ cases(
     activation_gamma_dims=refused(lambda: sym.LeakyReLU(A, Var("g"), act_type="prelu", name="n"), a=(2, 3), g=(1, 3)),
     elemwise_shapes=refused(lambda: sym.elemwise_add(A, B, name="n"), a=(2, 3), b=(2, 4)),
     batch_moments_rank=refused(lambda: sym._batch_moments(A, name="n"), a=(3,)),
+    target_sizes=lambda: sym.GridGenerator(A, transform_type="affine", name="n"),
+    sampled_pixels=bound(lambda: sym.BilinearSampler(A, B, name="n"), a=(1, 2, 3, 0), b=(1, 2, 3, 3)),
     elemwise_power=lambda: sym._power(A, B, name="n").bind(
         CPU, {"a": np.array([2], np.int32), "b": np.array([-1], np.int32)}, grad_req="null"
     ).forward(),

@@ -102,7 +102,8 @@ def _both(operator: str, data: Any, out: Any, **attributes: Any) -> tuple[Any, A
     whole = Graph([(other, 0)])
     shapes = infer_shapes(whole, {k: from_user(v) for k, v in (("data", data), ("other", out)) if v})
     names = {whole.entry_name(i): shape for i, shape in enumerate(shapes)}
-    return to_user(names["data"]), to_user(names["node_output"])
+    made = next(shape for name, shape in names.items() if name.startswith("node_output"))
+    return to_user(names["data"]), to_user(made)
 
 
 @pytest.mark.parametrize(
