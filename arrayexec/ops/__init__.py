@@ -12,13 +12,13 @@ from typing import Any
 from .. import registry
 
 FAMILIES: dict[str, str] = {
-    "linalg": "FullyConnected dot batch_dot",
-    "matrix": "_linalg_gemm linalg_gemm _linalg_gemm2 linalg_gemm2 _linalg_syrk linalg_syrk khatri_rao "
+    "dot": "FullyConnected dot batch_dot",
+    "linalg": "_linalg_gemm linalg_gemm _linalg_gemm2 linalg_gemm2 _linalg_syrk linalg_syrk khatri_rao "
     "_linalg_extractdiag linalg_extractdiag _linalg_makediag linalg_makediag _linalg_extracttrian linalg_extracttrian "
     "_linalg_maketrian linalg_maketrian",
-    "factor": "_linalg_trmm linalg_trmm _linalg_trsm linalg_trsm _linalg_potrf linalg_potrf _linalg_potri linalg_potri "
-    "_linalg_inverse linalg_inverse _linalg_sumlogdiag linalg_sumlogdiag _linalg_det linalg_det _linalg_slogdet "
-    "linalg_slogdet _linalg_gelqf linalg_gelqf _linalg_syevd linalg_syevd",
+    "linalg_factor": "_linalg_trmm linalg_trmm _linalg_trsm linalg_trsm _linalg_potrf linalg_potrf _linalg_potri "
+    "linalg_potri _linalg_inverse linalg_inverse _linalg_sumlogdiag linalg_sumlogdiag _linalg_det linalg_det "
+    "_linalg_slogdet linalg_slogdet _linalg_gelqf linalg_gelqf _linalg_syevd linalg_syevd",
     "conv": "Convolution Convolution_v1",
     "deconv": "Deconvolution",
     "unfold": "im2col col2im",
@@ -39,7 +39,7 @@ FAMILIES: dict[str, str] = {
     "_contrib_interleaved_matmul_encdec_valatt",
     "amp": "amp_cast amp_multicast _scale_gradient all_finite multi_all_finite",
     "local_norm": "L2Normalization LRN",
-    "random": "Dropout",
+    "dropout": "Dropout",
     "random_number": "uniform normal _random_uniform random_uniform _random_uniform_like _random_normal "
     "random_normal _random_normal_like _random_gamma random_gamma _random_gamma_like _random_exponential "
     "random_exponential _random_exponential_like _random_poisson random_poisson _random_poisson_like "
@@ -69,7 +69,7 @@ FAMILIES: dict[str, str] = {
     "constant": "_contrib_arange_like "
     "_zeros _ones _zeros_without_dtype _full _arange _linspace _eye shape_array size_array zeros_like "
     "ones_like _identity_with_attr_like_rhs",
-    "running": "_np_cumsum cumsum",
+    "cumsum": "_np_cumsum cumsum",
     "moments": "moments",
     "collective": "_batch_moments _joined_moments _normalized",
     "rnn_parameters": "_rnn_param_concat",

@@ -14,9 +14,9 @@ import numpy as np
 from ..dims import ANY, UNKNOWN, insert, replace
 from ..errors import AttributeValueError, format_shape
 from ..registry import Op, Sample, Temp, register_op
+from .box_overlap import BLOCK, CHUNK, Suppression, match, overlap, overlap_temps
 from .checks import check_floating, check_rank
 from .index import gather
-from .overlap import BLOCK, CHUNK, Suppression, match, overlap, overlap_temps
 from .precision import wide
 
 Array = Any

@@ -1,336 +1,453 @@
-"""Products of matrices: the fully connected layer, dot and batch_dot.
+"""Products of matrices as BLAS names them, the Khatri-Rao product, and diagonals and triangles put in and taken out.
 
-All of them end in ``xp.matmul`` straight into the result. 16-bit values are multiplied in float32, piece by piece: sums
-keep their precision, and no array library has a fast product of them on a processor.
+Matrices lie in the last two axes; any number of axes before them counts the matrices.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from ..dims import ANY, UNKNOWN, product, replace
-from ..registry import Op, Sample, Temp, register_op
-from . import transposed
-from .checks import check_least, check_rank
-from .precision import narrow, wide, widen
+from ..dims import ANY, UNKNOWN, Shape, product, replace
+from ..errors import format_shape
+from ..registry import Many, Op, Temp, register_op, signature_of
+from .checks import check_rank
+from .dot import multiply, room_for
+from .precision import wide
+from .transposed import gradients
 
 Array = Any
-LEAST = 256  # rows that one piece of a 16-bit product has: enough for BLAS to be at its speed
-PIECE = 1 << 18  # values that one piece takes where that makes more rows, or several matrices of a stack
 
 
-def room_for(kind: Any, *products: tuple[Sequence[int], int, int, int]) -> tuple[tuple[int, ...], Any]:
-    """Scratch in which :func:`multiply` works: each product is (axes of the stack, m, k, n) for (m, k) · (k, n)."""
-    if wide(kind) is kind:
-        return (0,), kind
-    sizes = [0]
-    for stack, m, k, n in products:
-        whole = m * k + k * n + m * n
-        several = min(stack[-1] if stack else 1, PIECE // max(whole, 1)) * whole
-        sizes.append(max(min(whole, _streamed(m, k, n), _summed(m, k, n)), several))
-    return (max(sizes),), "float32"
-
-
-def _streamed(m: int, k: int, n: int) -> int:
-    """Values in :func:`multiply` with the smaller matrix whole, and rows of the other in pieces."""
-    few, many = min(m, n), max(m, n)
-    return few * k + min(many, max(LEAST, PIECE // max(k + few, 1))) * (k + few)
-
-
-def _summed(m: int, k: int, n: int) -> int:
-    """Values in :func:`multiply` with the result whole, twice, and pieces of what is summed over."""
-    return 2 * m * n + min(k, max(LEAST, PIECE // max(m + n, 1))) * (m + n)
-
-
-def multiply(xp: Any, left: Array, right: Array, out: Array, room: Array, bias: Array = None) -> None:
-    """``out = left · right`` for matrices or equal stacks of them; 16-bit ones in ``room``, which is empty for others.
-
-    Of a pair of matrices the smaller goes there whole, and rows of the other and of the result piece by piece; or the
-    result is summed over pieces of both, where that is less. ``bias`` (n,) is added to every row of one (m, n).
-    """
-    if not room.size or not out.size or (xp is not np and out.dtype == np.float16):  # a GPU has fast ones of its own
-        xp.matmul(left, right, out=out)
-        if bias is not None:
-            xp.add(out, bias, out=out)
-        return
-    (m, k), n = left.shape[-2:], right.shape[-1]
-    whole = m * k + k * n + m * n
-    if out.ndim > 2:
-        several = room.size // whole if out.ndim == 3 else 0
-        if several > 1:
-            for start in range(0, len(out), several):
-                part = slice(start, start + several)
-                _through(xp, left[part], _widened(xp, right[part], room), out[part], room[several * k * n :])
-        else:
-            for one, other, result in zip(left, right, out, strict=True):
-                multiply(xp, one, other, result, room)
-        return
-    added = None if bias is None else xp.broadcast_to(bias.astype("float32"), out.shape)
-    if _summed(m, k, n) < min(whole, _streamed(m, k, n)):
-        _sum(xp, left, right, out, room, added)
-        return
-    if m < n:
-        left, right, out, m, n = right.T, left.T, out.T, n, m
-        added = None if added is None else added.T
-    kept, rest = _widened(xp, right, room), room[k * n :]
-    rows = max(1, rest.size // (k + n))
-    for start in range(0, m, rows):
-        part = slice(start, start + rows)
-        _through(xp, left[part], kept, out[part], rest, None if added is None else added[part])
-
-
-def _sum(xp: Any, left: Array, right: Array, out: Array, room: Array, added: Array) -> None:
-    """``out = left · right + added``, over one piece after the other of the axis that is summed over."""
-    (m, k), n = left.shape, right.shape[1]
-    total, product = room[: 2 * m * n].reshape(2, m, n)
-    rest = room[2 * m * n :]
-    count = rest.size // (m + n)
-    for start in range(0, k, count):
-        part = slice(start, start + count)
-        one = _widened(xp, left[:, part], rest)
-        xp.matmul(one, _widened(xp, right[part], rest[one.size :]), out=product if start else total)
-        if start:
-            xp.add(total, product, out=total)
-    if added is not None:
-        xp.add(total, added, out=total)
-    narrow(xp, total, out)
-
-
-def _widened(xp: Any, source: Array, room: Array) -> Array:
-    """A copy of ``source`` at the start of ``room``, its last two axes in the order in which they lie in memory."""
-    flat, shape = room[: source.size], source.shape
-    if source.strides[-1] > source.strides[-2]:
-        copy = flat.reshape(*shape[:-2], shape[-1], shape[-2]).swapaxes(-1, -2)
-    else:
-        copy = flat.reshape(shape)
-    widen(xp, source, copy)
-    return copy
-
-
-def _through(xp: Any, left: Array, right: Array, out: Array, room: Array, added: Array = None) -> None:
-    """``out = left · right + added`` for a ``right`` that is wide already."""
-    product = room[left.size :][: out.size].reshape(out.shape)
-    if out.strides[-1] > out.strides[-2]:
-        product = product.reshape(*out.shape[:-2], *out.shape[:-3:-1]).swapaxes(-1, -2)
-    xp.matmul(_widened(xp, left, room), right, out=product)
-    if added is not None:
-        xp.add(product, added, out=product)
-    narrow(xp, product, out)
-
-
-@register_op
-class FullyConnected(Op):
-    """``out = data · weightᵀ + bias``.
-
-    data (n, …), weight (num_hidden, k), bias (num_hidden,), out (n, num_hidden), where k is the product of
-    the dims after n. With ``flatten=False`` data (…, k) gives out (…, num_hidden).
-    """
-
-    num_hidden: int
-    no_bias: bool = False
-    flatten: bool = True
-    rows = "sum"
-    linear = ("data", "weight")
-    examples = (
-        {"data": (4, 3, 5), "num_hidden": 2},
-        {"data": (4, 3, 5), "num_hidden": 2, "flatten": False},
-        {"data": (4, 5), "num_hidden": 3, "no_bias": True},
-    )
-
-    def __post_init__(self) -> None:
-        check_least(self, "num_hidden")
-
-    def inputs(self) -> tuple[str, ...]:
-        return ("data", "weight") if self.no_bias else ("data", "weight", "bias")
-
-    def infer(self, s: Any) -> None:
-        s.bias = units = (self.num_hidden,)
-        if not self.flatten:
-            s.weight = (self.num_hidden, s.data[-1])
-            s.out = s.data[:-1] + units
-            features = (s.weight[1],)
-            s.data = s.out[:-1] + features
-            return
-        s.weight = (self.num_hidden, product(s.data[1:]))
-        s.out = (s.data[0], self.num_hidden)
-        s.data = replace(s.data, 0, s.out[0])
-        unknown = [axis for axis, dim in enumerate(s.data) if axis and dim is UNKNOWN]
-        if len(unknown) == 1:  # the one feature dim that is missing follows from the weight
-            axis = unknown[0]
-            rest = product(s.data[1:axis] + s.data[axis + 1 :])
-            if rest > 0 and s.weight[1] % rest:
-                s.fail("data", f"must have {s.weight[1]} values a row like the weight, but has a multiple of {rest}")
-            s.data = replace(s.data, axis, s.weight[1] // rest if rest > 0 else UNKNOWN)
-
-    def keeps(self, want: frozenset[str]) -> Iterable[str]:
-        return [name for name, user in (("weight", "data"), ("data", "weight")) if user in want]
-
-    def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
-        (h, k), n = s.weight, s.data[0] if self.flatten else math.prod(s.data[:-1])
-        return {"room": room_for(s.dtype("data"), ((), n, k, h), ((), n, h, k), ((), h, n, k))}
-
-    def forward(self, xp: Any, data: Array, weight: Array, bias: Array, out: Array, room: Temp) -> None:
-        rows = out.reshape(-1, self.num_hidden)
-        multiply(xp, data.reshape(len(rows), weight.shape[1]), weight.T, rows, room, bias)
-
-    def backward(
-        self, xp: Any, dout: Array, data: Array, weight: Array, ddata: Array, dweight: Array, dbias: Array, room: Temp
-    ) -> None:
-        arriving = dout.reshape(-1, self.num_hidden)
-        if ddata is not None:
-            multiply(xp, arriving, weight, ddata.reshape(len(arriving), weight.shape[1]), room)
-        if dweight is not None:
-            multiply(xp, arriving.T, data.reshape(len(arriving), dweight.shape[1]), dweight, room)
-        if dbias is not None:
-            xp.sum(arriving, axis=0, dtype=wide(dbias.dtype), out=dbias)
-
-    def gradient(self, sym: Any, dout: Any, data: Any, weight: Any, bias: Any) -> Mapping[str, Any]:
-        plain = dataclasses.replace(self, no_bias=True)
-        found = transposed.gradients(sym, plain, dout, data=data, weight=weight)
-        return found if bias is None else {**found, "bias": sym._sum_like(dout, bias)}
-
-
-@register_op
-class dot(Op):
-    """``out = lhs · rhs``: contracts the last axis of lhs with the first of rhs.
-
-    lhs (…, k), rhs (k, …), out: the axes that are left, lhs' first; (1,) for two vectors. ``transpose_a``
-    contracts the first axis of lhs, ``transpose_b`` the last of rhs.
-    """
-
-    transpose_a: bool = False
-    transpose_b: bool = False
-    forward_stype: str | None = None
-    hints = ("forward_stype",)
-    linear = ("lhs", "rhs")
-    examples = (
-        {"lhs": (2, 3), "rhs": (3, 4)},
-        {"lhs": (3, 2), "rhs": (4, 3), "transpose_a": True, "transpose_b": True},
-        {"lhs": (2, 3, 4), "rhs": (4, 2, 3)},
-        {"lhs": (4, 2, 3), "rhs": (2, 3, 4), "transpose_a": True, "transpose_b": True},
-        {"lhs": (4,), "rhs": (4,)},
-        {"lhs": (4,), "rhs": (4, 3)},
-    )
-
-    def infer(self, s: Any) -> None:
-        left, right = (0 if self.transpose_a else -1), (-1 if self.transpose_b else 0)
-        s.rhs = replace(s.rhs, right, s.lhs[left])
-        s.lhs = replace(s.lhs, left, s.rhs[right])
-        before = s.lhs[1:] if self.transpose_a else s.lhs[:-1]
-        after = s.rhs[:-1] if self.transpose_b else s.rhs[1:]
-        if before is not ANY and after is not ANY:
-            s.out = before + after or (1,)
-        if before is not ANY and before:  # a vector alone says nothing: a result of one dim may be that of two vectors
-            split = len(before)
-        elif after is not ANY and after:
-            split = len(s.out) - len(after)
-        else:
-            return
-        contracted = (s.lhs[left],)
-        s.lhs = contracted + s.out[:split] if self.transpose_a else s.out[:split] + contracted
-        s.rhs = s.out[split:] + contracted if self.transpose_b else contracted + s.out[split:]
-
-    def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
-        k = s.lhs[0 if self.transpose_a else -1]
-        m, n = math.prod(s.lhs) // max(k, 1), math.prod(s.rhs) // max(k, 1)
-        return {"room": room_for(s.dtype("lhs"), ((), m, k, n), ((), m, n, k), ((), k, m, n))}
-
-    def _matrices(self, lhs: Array, rhs: Array) -> tuple[Array, Array]:
-        """lhs as (m, k) and rhs as (k, n), without copying where they are contiguous."""
-        k = lhs.shape[0 if self.transpose_a else -1]
-        m = math.prod(lhs.shape[1:] if self.transpose_a else lhs.shape[:-1])
-        n = math.prod(rhs.shape[:-1] if self.transpose_b else rhs.shape[1:])
-        left = lhs.reshape(k, m).T if self.transpose_a else lhs.reshape(m, k)
-        return left, rhs.reshape(n, k).T if self.transpose_b else rhs.reshape(k, n)
-
-    def forward(self, xp: Any, lhs: Array, rhs: Array, out: Array, room: Temp) -> None:
-        left, right = self._matrices(lhs, rhs)
-        multiply(xp, left, right, out.reshape(left.shape[0], right.shape[1]), room)
-
-    def backward(self, xp: Any, dout: Array, lhs: Array, rhs: Array, dlhs: Array, drhs: Array, room: Temp) -> None:
-        left, right = self._matrices(lhs, rhs)
-        arriving = dout.reshape(left.shape[0], right.shape[1])
-        if dlhs is not None:
-            _product(xp, arriving, right.T, dlhs, self.transpose_a, room)
-        if drhs is not None:
-            _product(xp, left.T, arriving, drhs, self.transpose_b, room)
-
-
-@register_op
-class batch_dot(Op):
-    """``out[i] = lhs[i] · rhs[i]``.
-
-    lhs (b, m, k), rhs (b, k, n), out (b, m, n); any number of leading axes b.
-    ``transpose_a`` takes lhs as (b, k, m), ``transpose_b`` rhs as (b, n, k).
-    """
-
-    transpose_a: bool = False
-    transpose_b: bool = False
-    forward_stype: str | None = None
-    rows = "parallel"
-    hints = ("forward_stype",)
-    linear = ("lhs", "rhs")
-    examples = (
-        {"lhs": (2, 3, 4), "rhs": (2, 4, 5)},
-        {"lhs": (2, 4, 3), "rhs": (2, 5, 4), "transpose_a": True, "transpose_b": True},
-        {"lhs": (2, 2, 3, 4), "rhs": (2, 2, 4, 1)},
-        {"lhs": Sample((3, 2, 2), 0.5, 1.0), "rhs": Sample((3, 2, 2), 0.5, 1.0), "transpose_b": True},
-    )
-
-    def infer(self, s: Any) -> None:
-        for name in ("lhs", "rhs", "out"):
-            check_rank(s, name, 3)
-        matrix = (UNKNOWN, UNKNOWN)
-        for leading in (s.lhs[:-2], s.rhs[:-2], s.out[:-2]):
-            s.lhs = s.rhs = s.out = leading + matrix
-        (a, b), (c, d) = _order(s.lhs, self.transpose_a), _order(s.rhs, self.transpose_b)
-        matrix = (a, d)
-        s.out = s.out[:-2] + matrix
-        m, n = s.out[-2], s.out[-1]
-        s.lhs = s.lhs[:-2] + ((c, m) if self.transpose_a else (m, c))
-        s.rhs = s.rhs[:-2] + ((n, b) if self.transpose_b else (b, n))
-
-    def keeps(self, want: frozenset[str]) -> Iterable[str]:
-        return [name for name, user in (("rhs", "lhs"), ("lhs", "rhs")) if user in want]
-
-    def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
-        stack, (m, k), (_, n) = s.lhs[:-2], _order(s.lhs, self.transpose_a), _order(s.rhs, self.transpose_b)
-        return {"room": room_for(s.dtype("lhs"), (stack, m, k, n), (stack, m, n, k), (stack, k, m, n))}
-
-    def forward(self, xp: Any, lhs: Array, rhs: Array, out: Array, room: Temp) -> None:
-        multiply(xp, _turned(lhs, self.transpose_a), _turned(rhs, self.transpose_b), out, room)
-
-    def backward(self, xp: Any, dout: Array, lhs: Array, rhs: Array, dlhs: Array, drhs: Array, room: Temp) -> None:
-        if dlhs is not None:
-            _stacks(xp, dout, _turned(rhs, not self.transpose_b), dlhs, self.transpose_a, room)
-        if drhs is not None:
-            _stacks(xp, _turned(lhs, not self.transpose_a), dout, drhs, self.transpose_b, room)
-
-
-def _product(xp: Any, left: Array, right: Array, out: Array, transposed: bool, room: Array) -> None:
-    """left · right, or its transpose, into ``out`` of any rank."""
-    if transposed:
-        left, right = right.T, left.T
-    multiply(xp, left, right, out.reshape(left.shape[0], right.shape[1]), room)
-
-
-def _stacks(xp: Any, left: Array, right: Array, out: Array, transposed: bool, room: Array) -> None:
-    if transposed:
-        left, right = _turned(right, True), _turned(left, True)
-    multiply(xp, left, right, out, room)
-
-
-def _turned(array: Array, transposed: bool) -> Array:
+def turned(array: Array, transposed: bool = True) -> Array:
+    """The matrices, or their transposes."""
     return array.swapaxes(-1, -2) if transposed else array
 
 
-def _order(shape: Any, transposed: bool) -> tuple[Any, Any]:
-    """Rows and columns of a stack of matrices."""
-    if shape is ANY:
-        return UNKNOWN, UNKNOWN
-    return (shape[-1], shape[-2]) if transposed else (shape[-2], shape[-1])
+def stacked(lead: Shape, *dims: Any) -> Shape:
+    """``lead`` and then ``dims``; of unknown rank if ``lead`` is."""
+    return lead + dims
+
+
+def same_stack(s: Any, *names: str) -> None:
+    """Say that all have as many dims, and the same ones before the last two."""
+    for name in names:
+        check_rank(s, name, 2)
+    for source in names:
+        for target in names:
+            setattr(s, target, stacked(getattr(s, source)[:-2], UNKNOWN, UNKNOWN))
+
+
+def square(s: Any, name: str) -> None:
+    """Say that the last two dims of a value are equal."""
+    shape = getattr(s, name)
+    for dim in (shape[-1], shape[-2]):
+        setattr(s, name, stacked(shape[:-2], dim, dim))
+
+
+def keep_triangle(xp: Any, source: Array, target: Array, lower: bool) -> Array:
+    """``target`` = the lower or upper triangle of ``source``, which it may be, and 0 beside it; returns it."""
+    size = target.shape[-1]
+    below = xp.tri(size, k=-1, dtype="bool")
+    if target is not source:
+        xp.copyto(target, source)
+    xp.copyto(target, 0, where=below.T if lower else below)
+    return target
+
+
+def _scale(xp: Any, array: Array, factor: float) -> None:
+    if factor != 1:
+        xp.multiply(array, factor, out=array, casting="unsafe")
+
+
+class _Product(Op):
+    """Base of gemm and gemm2: out = alpha · op(A) · op(B) and what is added; ``axis`` counts the rows."""
+
+    def infer(self: Any, s: Any) -> None:
+        names = (*signature_of(self).inputs, "out")
+        for name in names:
+            shape = getattr(s, name)
+            if shape is not ANY and (self.axis == -1 or not -len(shape) <= self.axis < len(shape) - 1):
+                must = f"must have its rows in axis {self.axis}, before the last"
+                s.fail(name, f"{must}, but it is {format_shape(shape)}")
+            for other in names:
+                setattr(s, other, ANY if shape is ANY else (UNKNOWN,) * len(shape))
+        if s.out is ANY:
+            return
+        axis = self.axis % len(s.out)
+        for source in names:
+            lead = replace(replace(getattr(s, source), axis, UNKNOWN), -1, UNKNOWN)
+            for other in names:
+                setattr(s, other, lead)
+        (row, inner), (other_inner, column) = self._places(axis)
+        s.B = replace(s.B, other_inner, s.A[inner])
+        s.A = replace(s.A, inner, s.B[other_inner])
+        for name in names[2:]:
+            setattr(s, name, replace(replace(getattr(s, name), axis, s.A[row]), -1, s.B[column]))
+            s.A = replace(s.A, row, getattr(s, name)[axis])
+            s.B = replace(s.B, column, getattr(s, name)[-1])
+        for name in names[2:]:
+            setattr(s, name, s.out)
+            s.out = getattr(s, name)
+
+    def _places(self: Any, axis: int) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Axes of rows and columns of op(A), and of op(B)."""
+        return ((-1, axis) if self.transpose_a else (axis, -1)), ((-1, axis) if self.transpose_b else (axis, -1))
+
+    def _rows(self: Any, xp: Any, array: Array) -> Array:
+        return array if self.axis % array.ndim == array.ndim - 2 else xp.moveaxis(array, self.axis, -2)
+
+    def temps(self: Any, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
+        axis = self.axis % len(s.A)
+        (row, inner), (_, column) = self._places(axis)
+        stack, m, k, n = (*s.A[:axis], *s.A[axis + 1 : -1]), s.A[row], s.A[inner], s.B[column]
+        return {"room": room_for(s.dtype("A"), (stack, m, k, n), (stack, m, n, k), (stack, k, m, n))}
+
+    def _multiply(self: Any, xp: Any, A: Array, B: Array, out: Array, room: Array) -> None:
+        a, b = turned(self._rows(xp, A), self.transpose_a), turned(self._rows(xp, B), self.transpose_b)
+        multiply(xp, a, b, self._rows(xp, out), room)
+        _scale(xp, out, self.alpha)
+
+    def _backward(self: Any, xp: Any, dout: Array, A: Array, B: Array, dA: Array, dB: Array, room: Array) -> None:
+        arriving = self._rows(xp, dout)
+        if dA is not None:
+            left, right = arriving, turned(self._rows(xp, B), not self.transpose_b)
+            self._transposed(xp, left, right, dA, self.transpose_a, room)
+        if dB is not None:
+            left, right = turned(self._rows(xp, A), not self.transpose_a), arriving
+            self._transposed(xp, left, right, dB, self.transpose_b, room)
+
+    def _transposed(
+        self: Any, xp: Any, left: Array, right: Array, out: Array, transposed: bool, room: Array
+    ) -> None:  # fmt: skip
+        if transposed:
+            left, right = turned(right), turned(left)
+        multiply(xp, left, right, self._rows(xp, out), room)
+        _scale(xp, out, self.alpha)
+
+    def keeps(self, want: frozenset[str]) -> Iterable[str]:
+        return [name for name, user in (("B", "A"), ("A", "B")) if user in want]
+
+
+@register_op(aliases=("linalg_gemm",))
+class _linalg_gemm(_Product):
+    """``out = alpha · op(A) · op(B) + beta · C``, where op is the transpose if ``transpose_a``, ``transpose_b`` say so.
+
+    op(A) (…, m, k), op(B) (…, k, n), C and out (…, m, n). ``axis`` is where the rows lie, columns lie in the last axis.
+    """
+
+    transpose_a: bool = False
+    transpose_b: bool = False
+    alpha: float = 1.0
+    beta: float = 1.0
+    axis: int = -2
+    examples = (
+        {"A": (2, 3, 4), "B": (2, 4, 5), "alpha": 1.5, "beta": -0.5},
+        {"A": (4, 3), "B": (5, 4), "transpose_a": True, "transpose_b": True},
+        {"A": (3, 2, 4), "B": (4, 2, 5), "axis": 0},
+    )
+
+    def infer(self, s: Any) -> None:
+        s.out = s.C
+        s.C = s.out
+        super().infer(s)
+
+    def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
+        return {**super().temps(s), "scaled": (s.C if self.beta != 1 else (0,), s.dtype("out"))}
+
+    def forward(self, xp: Any, A: Array, B: Array, C: Array, out: Array, scaled: Temp, room: Temp) -> None:
+        self._multiply(xp, A, B, out, room)
+        if self.beta != 1:
+            C = xp.multiply(C, self.beta, out=scaled, casting="unsafe")
+        xp.add(out, C, out=out)
+
+    def backward(
+        self, xp: Any, dout: Array, A: Array, B: Array, dA: Array, dB: Array, dC: Array, room: Temp
+    ) -> None:  # fmt: skip
+        self._backward(xp, dout, A, B, dA, dB, room)
+        if dC is not None:
+            xp.multiply(dout, self.beta, out=dC, casting="unsafe")
+
+    def gradient(self, sym: Any, dout: Any, A: Any, B: Any) -> Mapping[str, Any]:
+        given = {name: getattr(self, name) for name in _linalg_gemm2.form.attributes}
+        return {**gradients(sym, _linalg_gemm2(**given), dout, A=A, B=B), "C": dout * self.beta}
+
+
+@register_op(aliases=("linalg_gemm2",))
+class _linalg_gemm2(_Product):
+    """``out = alpha · op(A) · op(B)``, where op is the transpose if ``transpose_a``, ``transpose_b`` say so.
+
+    op(A) (…, m, k), op(B) (…, k, n), out (…, m, n). ``axis`` is where the rows lie, columns lie in the last axis.
+    """
+
+    transpose_a: bool = False
+    transpose_b: bool = False
+    alpha: float = 1.0
+    axis: int = -2
+    linear = ("A", "B")
+    examples = (
+        {"A": (2, 3, 4), "B": (2, 4, 5), "alpha": 1.5},
+        {"A": (4, 3), "B": (5, 4), "transpose_a": True, "transpose_b": True},
+        {"A": (3, 2, 4), "B": (5, 2, 4), "axis": 0, "transpose_b": True},
+    )
+
+    def forward(self, xp: Any, A: Array, B: Array, out: Array, room: Temp) -> None:
+        self._multiply(xp, A, B, out, room)
+
+    def backward(self, xp: Any, dout: Array, A: Array, B: Array, dA: Array, dB: Array, room: Temp) -> None:
+        self._backward(xp, dout, A, B, dA, dB, room)
+
+
+@register_op(aliases=("linalg_syrk",))
+class _linalg_syrk(Op):
+    """``out = alpha · A · Aᵀ``, or ``alpha · Aᵀ · A`` with ``transpose``: A (…, m, n), out (…, m, m) or (…, n, n)."""
+
+    transpose: bool = False
+    alpha: float = 1.0
+    examples = ({"A": (2, 3, 4), "alpha": 1.5}, {"A": (3, 4), "transpose": True})
+
+    def infer(self, s: Any) -> None:
+        same_stack(s, "A", "out")
+        square(s, "out")
+        axis = -1 if self.transpose else -2
+        s.out = stacked(s.A[:-2], s.A[axis], s.A[axis])
+        s.A = replace(s.A, axis, s.out[-1])
+
+    def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
+        stack, m, n = s.A[:-2], s.A[-2], s.A[-1]
+        room = room_for(s.dtype("A"), (stack, m, n, m), (stack, n, m, n), (stack, m, m, n), (stack, m, n, n))
+        return {"both": (s.out, s.dtype("out")), "room": room}
+
+    def forward(self, xp: Any, A: Array, out: Array, room: Temp) -> None:
+        multiply(xp, turned(A, self.transpose), turned(A, not self.transpose), out, room)
+        _scale(xp, out, self.alpha)
+
+    def backward(self, xp: Any, dout: Array, A: Array, dA: Array, both: Temp, room: Temp) -> None:
+        xp.add(dout, turned(dout), out=both)
+        multiply(xp, *((A, both) if self.transpose else (both, A)), dA, room)
+        _scale(xp, dA, self.alpha)
+
+    def gradient(self, sym: Any, dout: Any, A: Any) -> Mapping[str, Any]:
+        pair, turned_one = ((A, dout), "transpose_b") if self.transpose else ((dout, A), "transpose_a")
+        parts = [sym._linalg_gemm2(*pair, alpha=self.alpha, **{turned_one: turn}) for turn in (False, True)]
+        return {"A": parts[0] + parts[1]}
+
+
+@register_op
+class khatri_rao(Op):
+    """``out`` = the Kronecker products of the columns: arg0 (m, k), arg1 (n, k), … give out (m · n · …, k).
+
+    Row i·n + j of two matrices is the product of rows i and j. It has a gradient.
+    """
+
+    num_args: int
+    examples = (
+        {"arg0": (2, 3), "arg1": (3, 3), "arg2": (2, 3), "num_args": 3},
+        {"arg0": (2, 3), "num_args": 1},
+    )
+
+    def infer(self, s: Any) -> None:
+        for name, shape in (*((f"arg{i}", shape) for i, shape in enumerate(s.args)), ("out", s.out)):
+            if shape is not ANY and len(shape) != 2:
+                s.fail(name, f"must have 2 dims, but it is {format_shape(shape)}")
+        s.args = ((UNKNOWN, s.out[1]),) * len(s.args)
+        for shape in s.args:
+            s.out = (UNKNOWN, shape[1])
+        s.args = ((UNKNOWN, s.out[1]),) * len(s.args)
+        s.out = (product([shape[0] for shape in s.args]), s.out[1])
+        unknown = [i for i, shape in enumerate(s.args) if shape[0] is UNKNOWN]
+        if len(unknown) == 1:  # the one that is missing follows from the result
+            rest = product([shape[0] for i, shape in enumerate(s.args) if i != unknown[0]])
+            if rest > 0 and s.out[0] % rest:
+                s.fail("out", f"must have a multiple of {rest} rows, but it has {s.out[0]}")
+            rows = s.out[0] // rest if rest > 0 else UNKNOWN
+            s.args = tuple((rows if i in unknown else UNKNOWN, UNKNOWN) for i in range(len(s.args)))
+
+    def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
+        kind = wide(s.dtype("out"))  # a narrow result would be rounded again and again while it is summed
+        largest = 0 if kind == s.dtype("out") else max(math.prod(shape) for shape in s.args)
+        return {"product": (s.out, kind), "total": ((largest,), kind)}
+
+    def forward(self, xp: Any, args: Many, out: Array) -> None:
+        first, *others = _spread(args)
+        view = out.reshape(*(len(array) for array in args), out.shape[1])
+        xp.copyto(view, first)
+        for array in others:
+            xp.multiply(view, array, out=view)
+
+    def backward(self, xp: Any, dout: Array, args: Many, dargs: Many, product: Temp, total: Temp) -> None:
+        spread, shape = _spread(args), (*(len(array) for array in args), dout.shape[1])
+        view = product.reshape(shape)
+        for place, gradient in enumerate(dargs):
+            if gradient is None:
+                continue
+            xp.copyto(view, dout.reshape(shape))
+            for other, array in enumerate(spread):
+                if other != place:
+                    xp.multiply(view, array, out=view)
+            axes = tuple(axis for axis in range(len(args)) if axis != place)
+            place = total[: gradient.size].reshape(gradient.shape) if total.size else gradient
+            xp.sum(view, axis=axes, dtype=place.dtype, out=place)
+            if place is not gradient:
+                xp.copyto(gradient, place, casting="same_kind")
+
+
+def _spread(args: Sequence[Array]) -> list[Array]:
+    """Each matrix with an axis of its own for its rows."""
+    count = len(args)
+    return [
+        array.reshape(*((1,) * i), array.shape[0], *((1,) * (count - 1 - i)), array.shape[1])
+        for i, array in enumerate(args)
+    ]
+
+
+def _diagonal(matrices: Array, offset: int) -> Array:
+    """A diagonal of C-contiguous square matrices, to be written."""
+    size = matrices.shape[-1]
+    start, count = (offset if offset >= 0 else -offset * size), size - abs(offset)
+    flat = matrices.reshape(*matrices.shape[:-2], size * size)
+    return flat[..., start : start + count * (size + 1) : size + 1]
+
+
+class _Diagonal(Op):
+    """Base of extractdiag and makediag: a vector (…, n - |offset|) and square matrices (…, n, n)."""
+
+    def _infer(self: Any, s: Any, vector: str, matrix: str) -> None:
+        check_rank(s, matrix, 2)
+        square(s, matrix)
+        beyond = abs(self.offset)
+        size = getattr(s, vector)[-1] + beyond
+        setattr(s, matrix, stacked(getattr(s, vector)[:-1], size, size))
+        lead, size = getattr(s, matrix)[:-2], getattr(s, matrix)[-1]
+        if lead is ANY:
+            return
+        setattr(s, vector, stacked(lead, UNKNOWN))
+        if size <= beyond:
+            s.fail(matrix, f"must have more than {beyond} columns for offset={self.offset}, but it has {size}")
+        setattr(s, vector, stacked(lead, size - beyond))
+
+
+@register_op(aliases=("linalg_extractdiag",))
+class _linalg_extractdiag(_Diagonal):
+    """``out`` = a diagonal of A, ``offset`` places above the main one (below if negative): A (…, n, n), out (…, m)."""
+
+    offset: int = 0
+    linear = ("A",)
+    examples = ({"A": (2, 3, 3)}, {"A": (3, 3), "offset": 1}, {"A": (3, 3), "offset": -2})
+
+    def infer(self, s: Any) -> None:
+        self._infer(s, "out", "A")
+
+    def forward(self, xp: Any, A: Array, out: Array) -> None:
+        xp.copyto(out, xp.diagonal(A, self.offset, -2, -1))
+
+    def backward(self, xp: Any, dout: Array, dA: Array) -> None:
+        dA.fill(0)
+        xp.copyto(_diagonal(dA, self.offset), dout)
+
+
+@register_op(aliases=("linalg_makediag",))
+class _linalg_makediag(_Diagonal):
+    """``out`` = matrices of zeros with A on a diagonal: A (…, m), out (…, n, n) with n = m + |offset|."""
+
+    offset: int = 0
+    linear = ("A",)
+    examples = ({"A": (2, 3)}, {"A": (2, 3), "offset": 1}, {"A": (2, 2), "offset": -2})
+
+    def infer(self, s: Any) -> None:
+        self._infer(s, "A", "out")
+
+    def forward(self, xp: Any, A: Array, out: Array) -> None:
+        out.fill(0)
+        xp.copyto(_diagonal(out, self.offset), A)
+
+    def backward(self, xp: Any, dout: Array, dA: Array) -> None:
+        xp.copyto(dA, xp.diagonal(dout, self.offset, -2, -1))
+
+
+class _Triangle(Op):
+    """Base of extracttrian and maketrian: a vector (…, m(m+1)/2) and square matrices (…, n, n), m = n - |offset|."""
+
+    def _infer(self: Any, s: Any, vector: str, matrix: str) -> None:
+        check_rank(s, matrix, 2)
+        square(s, matrix)
+        beyond = abs(self.offset)
+        setattr(s, matrix, stacked(getattr(s, vector)[:-1], UNKNOWN, UNKNOWN))
+        lead, size = getattr(s, matrix)[:-2], getattr(s, matrix)[-1]
+        if lead is not ANY:
+            setattr(s, vector, stacked(lead, UNKNOWN))
+        if size is UNKNOWN:
+            count = getattr(s, vector)[-1]
+            side = (math.isqrt(8 * count + 1) - 1) // 2
+            if side * (side + 1) // 2 != count:
+                s.fail(vector, f"must hold 1, 3, 6, 10, … values, as a triangle does, but it holds {count}")
+            size = side + beyond
+            setattr(s, matrix, stacked(lead, size, size))
+        if size <= beyond:
+            s.fail(matrix, f"must have more than {beyond} columns for offset={self.offset}, but it has {size}")
+        side = size - beyond
+        setattr(s, vector, stacked(lead, side * (side + 1) // 2))
+
+    def _lines(self: Any, size: int) -> Iterable[tuple[tuple[Any, ...], slice]]:
+        """A row of the lower triangle or a column of the upper one in the matrix, and where it lies in the vector."""
+        beyond, place = abs(self.offset), 0
+        below = self.offset < 0 or (self.offset == 0 and self.lower)
+        for line in range(size - beyond):
+            places = (line + beyond, slice(line + 1)) if below else (slice(line + 1), line + beyond)
+            yield (..., *places), slice(place, place + line + 1)
+            place += line + 1
+
+
+@register_op(aliases=("linalg_extracttrian",))
+class _linalg_extracttrian(_Triangle):
+    """``out`` = a triangle of A, a lower one row by row, an upper one column by column.
+
+    A (…, n, n), out (…, m(m+1)/2) with m = n - |offset|.
+    The lower triangle, or the upper one without ``lower``; from the diagonal ``offset`` on, upwards if it is positive
+    and downwards if it is negative, whatever ``lower`` says.
+    """
+
+    offset: int = 0
+    lower: bool = True
+    linear = ("A",)
+    examples = (
+        {"A": (2, 3, 3)},
+        {"A": (3, 3), "lower": False},
+        {"A": (3, 3), "offset": 1},
+        {"A": (3, 3), "offset": -1},
+    )
+
+    def infer(self, s: Any) -> None:
+        self._infer(s, "out", "A")
+
+    def forward(self, xp: Any, A: Array, out: Array) -> None:
+        for line, places in self._lines(A.shape[-1]):
+            xp.copyto(out[..., places], A[line])
+
+    def backward(self, xp: Any, dout: Array, dA: Array) -> None:
+        dA.fill(0)
+        for line, places in self._lines(dA.shape[-1]):
+            xp.copyto(dA[line], dout[..., places])
+
+
+@register_op(aliases=("linalg_maketrian",))
+class _linalg_maketrian(_Triangle):
+    """``out`` = matrices of zeros with A in a triangle, as extracttrian reads it: A (…, m(m+1)/2), out (…, n, n)."""
+
+    offset: int = 0
+    lower: bool = True
+    linear = ("A",)
+    examples = ({"A": (2, 6)}, {"A": (6,), "lower": False}, {"A": (3,), "offset": 1}, {"A": (3,), "offset": -1})
+
+    def infer(self, s: Any) -> None:
+        self._infer(s, "A", "out")
+
+    def forward(self, xp: Any, A: Array, out: Array) -> None:
+        out.fill(0)
+        for line, places in self._lines(out.shape[-1]):
+            xp.copyto(out[line], A[..., places])
+
+    def backward(self, xp: Any, dout: Array, dA: Array) -> None:
+        for line, places in self._lines(dout.shape[-1]):
+            xp.copyto(dA[..., places], dout[line])

@@ -13,9 +13,9 @@ import numpy as np
 from ..dims import UNKNOWN
 from ..errors import AttributeValueError, format_shape
 from ..registry import Op, Sample, Temp, register_op
+from .box_overlap import BLOCK, CHUNK, Suppression, match, overlap, overlap_temps
 from .boxes import decode, encode, fill_boxes
 from .checks import check_floating
-from .overlap import BLOCK, CHUNK, Suppression, match, overlap, overlap_temps
 from .precision import wide
 
 Array = Any

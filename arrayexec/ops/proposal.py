@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 from ..dims import UNKNOWN
 from ..errors import AttributeValueError, format_shape
 from ..registry import Op, Sample, Temp, register_op
+from .box_overlap import Suppression, overlap_temps
 from .checks import check_floating, check_least
-from .overlap import Suppression, overlap_temps
 from .precision import wide
 
 Array = Any

@@ -1,7 +1,7 @@
 """Random numbers of a shape that an attribute says, or that another value has. They have no gradient.
 
-How they are drawn, and what they depend on: :mod:`.draw`. A dim of 0 in ``shape`` (or no shape at all) is unknown: the
-users of the value say it, and its type, too, where none is given; float32 if they do not.
+How they are drawn, and what they depend on: :mod:`.random_draw`. A dim of 0 in ``shape`` (or no shape at all) is
+unknown: the users of the value say it, and its type, too, where none is given; float32 if they do not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..dims import from_user
 from ..errors import AttributeValueError
 from ..registry import Op, Temp, register_op
 from ..streams import width
-from . import draw
+from . import random_draw
 from .checks import check_floating
 
 Array = Any
@@ -24,7 +24,7 @@ Type = np.dtype[Any]
 _SHAPE = {"shape": (3, 4), "dtype": "float64"}
 
 
-class _Random(draw.Drawn):
+class _Random(random_draw.Drawn):
     """Base of what has a shape of its own."""
 
     hints: ClassVar[tuple[str, ...]] = ("ctx",)
@@ -75,7 +75,7 @@ class _random_uniform(_Random):
     shape: tuple[int, ...] = ()
     ctx: str = ""
     dtype: Type | None = None
-    law = draw.UNIFORM
+    law = random_draw.UNIFORM
     examples = ({"low": -1.0, "high": 3.0, **_SHAPE},)
 
 
@@ -88,7 +88,7 @@ class _random_normal(_Random):
     shape: tuple[int, ...] = ()
     ctx: str = ""
     dtype: Type | None = None
-    law = draw.NORMAL
+    law = random_draw.NORMAL
     examples = ({"loc": -1.0, "scale": 3.0, **_SHAPE},)
 
 
@@ -101,7 +101,7 @@ class _random_gamma(_Random):
     shape: tuple[int, ...] = ()
     ctx: str = ""
     dtype: Type | None = None
-    law = draw.GAMMA
+    law = random_draw.GAMMA
     examples = ({"alpha": 2.5, "beta": 3.0, **_SHAPE},)
 
 
@@ -113,7 +113,7 @@ class _random_exponential(_Random):
     shape: tuple[int, ...] = ()
     ctx: str = ""
     dtype: Type | None = None
-    law = draw.EXPONENTIAL
+    law = random_draw.EXPONENTIAL
     examples = ({"lam": 2.5, **_SHAPE},)
 
 
@@ -125,7 +125,7 @@ class _random_poisson(_Random):
     shape: tuple[int, ...] = ()
     ctx: str = ""
     dtype: Type | None = None
-    law = draw.POISSON
+    law = random_draw.POISSON
     examples = ({"lam": 12.5, **_SHAPE},)
 
 
@@ -138,7 +138,7 @@ class _random_negative_binomial(_Random):
     shape: tuple[int, ...] = ()
     ctx: str = ""
     dtype: Type | None = None
-    law = draw.NEGATIVE_BINOMIAL
+    law = random_draw.NEGATIVE_BINOMIAL
     examples = ({"k": 7, "p": 0.25, **_SHAPE},)
 
 
@@ -151,7 +151,7 @@ class _random_generalized_negative_binomial(_Random):
     shape: tuple[int, ...] = ()
     ctx: str = ""
     dtype: Type | None = None
-    law = draw.GENERALIZED
+    law = random_draw.GENERALIZED
     examples = ({"mu": 12.5, "alpha": 0.25, **_SHAPE},)
 
 
@@ -161,7 +161,7 @@ class _random_uniform_like(_Like):
 
     low: float = 0.0
     high: float = 1.0
-    law = draw.UNIFORM
+    law = random_draw.UNIFORM
     examples = ({"data": (3, 4), "low": -1.0, "high": 3.0},)
 
 
@@ -171,7 +171,7 @@ class _random_normal_like(_Like):
 
     loc: float = 0.0
     scale: float = 1.0
-    law = draw.NORMAL
+    law = random_draw.NORMAL
     examples = ({"data": (3, 4), "loc": -1.0, "scale": 3.0},)
 
 
@@ -181,7 +181,7 @@ class _random_gamma_like(_Like):
 
     alpha: float = 1.0
     beta: float = 1.0
-    law = draw.GAMMA
+    law = random_draw.GAMMA
     examples = ({"data": (3, 250), "alpha": 2.5, "beta": 3.0},)
 
 
@@ -190,7 +190,7 @@ class _random_exponential_like(_Like):
     """``out`` = exponential numbers of rate ``lam``, in the shape and type of ``data``."""
 
     lam: float = 1.0
-    law = draw.EXPONENTIAL
+    law = random_draw.EXPONENTIAL
     examples = ({"data": (3, 4), "lam": 2.5},)
 
 
@@ -199,7 +199,7 @@ class _random_poisson_like(_Like):
     """``out`` = Poisson numbers of mean ``lam``, in the shape and type of ``data``."""
 
     lam: float = 1.0
-    law = draw.POISSON
+    law = random_draw.POISSON
     examples = ({"data": (3, 250), "lam": 12.5},)
 
 
@@ -209,7 +209,7 @@ class _random_negative_binomial_like(_Like):
 
     k: int = 1
     p: float = 1.0
-    law = draw.NEGATIVE_BINOMIAL
+    law = random_draw.NEGATIVE_BINOMIAL
     examples = ({"data": (3, 250), "k": 7, "p": 0.25},)
 
 
@@ -219,7 +219,7 @@ class _random_generalized_negative_binomial_like(_Like):
 
     mu: float = 1.0
     alpha: float = 1.0
-    law = draw.GENERALIZED
+    law = random_draw.GENERALIZED
     examples = ({"data": (3, 250), "mu": 12.5, "alpha": 0.25},)
 
 
@@ -255,7 +255,7 @@ class _random_randint(Op):
 
     def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
         columns = width(math.prod(s.out[1:]))
-        return {"noise": ((min(s.out[0], max(1, draw.NOISE // max(columns, 1))), columns), "float64")}
+        return {"noise": ((min(s.out[0], max(1, random_draw.NOISE // max(columns, 1))), columns), "float64")}
 
     def forward(self, xp: Any, rng: Any, out: Array, noise: Temp) -> None:
         rows = out.reshape(len(out), math.prod(out.shape[1:]))

@@ -1,7 +1,8 @@
 """Random numbers whose parameters are arrays, draws of classes, and shuffled rows.
 
 Shapes: parameters (n, …) and an attribute ``shape`` give out (n, …) + shape, so many numbers for each parameter. The
-parameters have no gradient; where they are not legal, or NaN, the numbers are NaN. How they are drawn: :mod:`.draw`.
+parameters have no gradient; where they are not legal, or NaN, the numbers are NaN. How they are drawn:
+:mod:`.random_draw`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ..context import copyto
 from ..dims import ANY, UNKNOWN
 from ..registry import Op, Sample, Temp, register_op
 from ..streams import width
-from . import draw
+from . import random_draw
 from .checks import check_floating
 from .index import gather
 
@@ -24,7 +25,7 @@ Array = Any
 Type = np.dtype[Any]
 
 
-class _Sampled(draw.Drawn):
+class _Sampled(random_draw.Drawn):
     """Base of what has a law for each value of its inputs."""
 
     rows = "parallel"
@@ -68,7 +69,7 @@ class _sample_uniform(_Sampled):
 
     shape: tuple[int, ...] = ()
     dtype: Type | None = None
-    law = draw.UNIFORM
+    law = random_draw.UNIFORM
     examples = ({"low": (3, 2), "high": Sample((3, 2), 1.0, 2.0), "shape": (4,), "dtype": "float32"},)
 
     def forward(self, xp: Any, rng: Any, low: Array, high: Array, out: Array, noise: Temp) -> None:
@@ -81,7 +82,7 @@ class _sample_normal(_Sampled):
 
     shape: tuple[int, ...] = ()
     dtype: Type | None = None
-    law = draw.NORMAL
+    law = random_draw.NORMAL
     examples = ({"mu": (3, 2), "sigma": Sample((3, 2), 1.0, 2.0), "shape": (3,), "dtype": "float32"},)
 
     def forward(self, xp: Any, rng: Any, mu: Array, sigma: Array, out: Array, noise: Temp) -> None:
@@ -94,7 +95,7 @@ class _sample_gamma(_Sampled):
 
     shape: tuple[int, ...] = ()
     dtype: Type | None = None
-    law = draw.GAMMA
+    law = random_draw.GAMMA
     examples = (
         {"alpha": Sample((3, 2), 1.0, 2.0), "beta": Sample((3, 2), 1.0, 2.0), "shape": (100,), "dtype": "float32"},
     )
@@ -109,7 +110,7 @@ class _sample_exponential(_Sampled):
 
     shape: tuple[int, ...] = ()
     dtype: Type | None = None
-    law = draw.EXPONENTIAL
+    law = random_draw.EXPONENTIAL
     examples = ({"lam": Sample((3, 2), 1.0, 2.0), "shape": (4,), "dtype": "float32"},)
 
     def forward(self, xp: Any, rng: Any, lam: Array, out: Array, noise: Temp) -> None:
@@ -122,7 +123,7 @@ class _sample_poisson(_Sampled):
 
     shape: tuple[int, ...] = ()
     dtype: Type | None = None
-    law = draw.POISSON
+    law = random_draw.POISSON
     examples = ({"lam": Sample((3, 2), 1.0, 20.0), "shape": (100,), "dtype": "float32"},)
 
     def forward(self, xp: Any, rng: Any, lam: Array, out: Array, noise: Temp) -> None:
@@ -135,7 +136,7 @@ class _sample_negative_binomial(_Sampled):
 
     shape: tuple[int, ...] = ()
     dtype: Type | None = None
-    law = draw.NEGATIVE_BINOMIAL
+    law = random_draw.NEGATIVE_BINOMIAL
     examples = (
         {"k": Sample((3, 2), 1.0, 9.0), "p": Sample((3, 2), 0.25, 0.75), "shape": (100,), "dtype": "float32"},
     )
@@ -150,7 +151,7 @@ class _sample_generalized_negative_binomial(_Sampled):
 
     shape: tuple[int, ...] = ()
     dtype: Type | None = None
-    law = draw.GENERALIZED
+    law = random_draw.GENERALIZED
     examples = (
         {"mu": Sample((3, 2), 1.0, 9.0), "alpha": Sample((3, 2), 0.25, 0.75), "shape": (100,), "dtype": "float32"},
     )
@@ -209,7 +210,7 @@ class _sample_multinomial(Op):
     def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
         rows, each, inner = self._sizes(s.data)
         columns = width(each * inner)
-        some = min(rows, max(1, draw.PIECE // max(columns, inner * s.data[-1], 1)))
+        some = min(rows, max(1, random_draw.PIECE // max(columns, inner * s.data[-1], 1)))
         return {"noise": ((some, columns), "float64"), "sums": ((some * inner, s.data[-1]), "float64")}
 
     def forward(
@@ -247,7 +248,7 @@ class _sample_multinomial(Op):
         classes = data.shape[-1]
         gradient, values = ddata.reshape(rows * inner * classes), data.reshape(rows * inner * classes)
         places, arriving = out0.reshape(rows * inner, each), dout1.reshape(rows * inner, each)
-        step = max(1, draw.PIECE // max(each, 1))
+        step = max(1, random_draw.PIECE // max(each, 1))
         for start in range(0, rows * inner, step):
             place = places[start : start + step].astype("int64")
             place += (start + xp.arange(len(place), dtype="int64")[:, None]) * classes

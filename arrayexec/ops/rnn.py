@@ -12,8 +12,8 @@ from ..registry import Op, Sample, Temp, register_op
 from ..streams import width
 from . import rnn_cells
 from .checks import check_floating
+from .dropout import PIECE
 from .precision import narrow, wide, widen
-from .random import PIECE
 
 Array = Any
 GATES = {"rnn_relu": 1, "rnn_tanh": 1, "lstm": 4, "gru": 3}

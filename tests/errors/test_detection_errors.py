@@ -14,7 +14,7 @@ import numpy as np
 from arrayexec import cpu, sym
 from tests.errors.recorder import PACKAGE, Recorder, checks_of
 
-FILES = ("boxes", "multibox", "overlap", "proposal", "psroi", "roi", "roi_align", "sampler")
+FILES = ("boxes", "multibox", "box_overlap", "proposal", "psroi", "roi", "roi_align", "sampler")
 RECORDER = Recorder(Path(__file__).parent / "texts_detection.txt", [PACKAGE / "ops" / f"{name}.py" for name in FILES])
 cases = RECORDER.cases
 

@@ -15,7 +15,7 @@ import arrayexec as ax
 from arrayexec import sym
 from tests.errors.recorder import PACKAGE, Recorder, checks_of
 
-FILES = ("matrix", "factor", "draw", "random_number", "random_sample")
+FILES = ("linalg", "linalg_factor", "random_draw", "random_number", "random_sample")
 RECORDER = Recorder(Path(__file__).parent / "texts_linalg.txt", [PACKAGE / "ops" / f"{name}.py" for name in FILES])
 cases = RECORDER.cases
 

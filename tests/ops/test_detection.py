@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arrayexec.ops.overlap import CHUNK, Suppression, match, overlap_temps
+from arrayexec.ops.box_overlap import CHUNK, Suppression, match, overlap_temps
 from tests.ops.runs import run, shapes_of
 
 Array = Any

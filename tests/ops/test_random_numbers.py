@@ -12,7 +12,6 @@ import pytest
 import arrayexec as ax
 from arrayexec import streams, sym
 from arrayexec.errors import AttributeValueError
-from arrayexec.ops import draw
 from arrayexec.parallel.executor_manager import DataParallelExecutorManager
 from arrayexec.registry import find_op
 from arrayexec.train.io import DataBatch
@@ -122,8 +121,8 @@ def test_a_row_has_its_numbers_wherever_it_is_computed(
     parts = [sampled(name, numbers, inputs, b - a, shape=(3,), first_row=a) for a, b in cuts]
     np.testing.assert_array_equal(np.concatenate(parts), same)
     for piece in (1, 40):
-        monkeypatch.setattr(draw, "PIECE", piece)
-        monkeypatch.setattr(draw, "NOISE", piece)
+        monkeypatch.setattr(random_draw, "PIECE", piece)
+        monkeypatch.setattr(random_draw, "NOISE", piece)
         if name != "generalized_negative_binomial":  # it draws the rates of a piece, then its numbers
             np.testing.assert_array_equal(run(f"_random_{name}_like", {"data": data}, **numbers).out, whole)
 

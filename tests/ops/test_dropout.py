@@ -10,7 +10,7 @@ import pytest
 from arrayexec import streams
 from arrayexec.dims import UNKNOWN
 from arrayexec.errors import AttributeValueError, ShapeError
-from arrayexec.ops import random
+from arrayexec.ops import dropout
 from arrayexec.registry import make_op
 from tests.ops.runs import run, shapes_of, uniform
 
@@ -46,7 +46,7 @@ def test_masks_do_not_depend_on_how_many_numbers_are_drawn_at_a_time(monkeypatch
     x = np.ones((8, 13), np.float32)
     whole = run("Dropout", {"data": x}, first_row=3).out
     for piece in (1, 48):
-        monkeypatch.setattr(random, "PIECE", piece)
+        monkeypatch.setattr(dropout, "PIECE", piece)
         np.testing.assert_array_equal(run("Dropout", {"data": x}, first_row=3).out, whole)
 
 

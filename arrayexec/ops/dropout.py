@@ -1,4 +1,4 @@
-"""Operators that draw random numbers: their values depend on seed, node, step and place in the global batch only."""
+"""Dropout: its mask depends on seed, node, step and place in the global batch only."""
 
 from __future__ import annotations
 
