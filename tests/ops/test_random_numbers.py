@@ -12,6 +12,7 @@ import pytest
 import arrayexec as ax
 from arrayexec import streams, sym
 from arrayexec.errors import AttributeValueError
+from arrayexec.ops import random_draw
 from arrayexec.parallel.executor_manager import DataParallelExecutorManager
 from arrayexec.registry import find_op
 from arrayexec.train.io import DataBatch
