@@ -242,9 +242,11 @@ class MPICommunicator(Communicator):
             near = self._arrays.Split_type(self._mpi.COMM_TYPE_SHARED, key=self.rank)
             self._node = near.Split(self._hosts.index(self._hosts[self.rank]), self.rank)
         node = self._node
-        window = self._mpi.Win.Allocate_shared(rounded, 1, comm=node)
+        window = self._mpi.Win.Allocate_shared(rounded + 64, 1, comm=node)
         self._windows.append(window)
-        self._rows.append([numpy.frombuffer(window.Shared_query(i)[0], numpy.uint8) for i in range(node.Get_size())])
+        rows = (numpy.frombuffer(window.Shared_query(i)[0], numpy.uint8) for i in range(node.Get_size()))
+        # To a rank that is alone on its host MPICH gives memory at any address.
+        self._rows.append([row[-row.ctypes.data % 64 :][:rounded] for row in rows])
         own: numpy.ndarray[Any, Any] = self._rows[-1][node.Get_rank()]
         own.fill(0)  # takes the memory now, while there is room for it
         self._spans.append((own.ctypes.data, own.ctypes.data + rounded))
