@@ -24,7 +24,8 @@ def parallelize(
     max_concurrent_distributed_ops: int = 16, cpu_device: bool = False, ideep: bool = False,
     num_threads_per_device: int = 4, shared_model: bool = False, combine_spatial_bn: bool | str = False,
     barrier_net_timeout_sec: float = 300, *, loss_weighting: str = "devices",
-    uneven: str = "error", plan_hook_fun: Builder | None = None,
+    uneven: str = "error", plan_hook_fun: Builder | None = None, transport: str | None = None,
+    sharded_update: bool = False,
 ) -> ParallelModel:  # fmt: skip
     """Build a model on every device and give what trains them together (without an update: what runs them).
 
@@ -52,6 +53,10 @@ def parallelize(
     waits for ranks that have not begun theirs. ``loss_weighting``: ``"devices"`` counts every device alike,
     ``"samples"`` by its rows. ``uneven``: what a run does where readers of some ranks are at their end: ``"error"``
     raises StopIteration there, ``"drop"`` on all ranks, ``"join"`` goes on with those that have a batch until none has.
+    ``transport``: ``"float16"`` or ``"bfloat16"``, in which gradients travel between hosts; sums are of 32 bits.
+    ``sharded_update``: each rank of a host updates its part of the parameters for all of them, with the states of that
+    part alone (ZeRO-1); the bits are the same. Gradients of other parts are no sums then, and ``checkpoint_params
+    save`` are collective.
 
     Raises ParallelizeError and its kin (DeviceError, RendezvousError, AlreadyParallelizedError), ArgumentError for what
     is no model or no function, BackendUnavailableError without a GPU unless ``cpu_device``.
@@ -65,7 +70,7 @@ def parallelize(
         max_concurrent_distributed_ops=max_concurrent_distributed_ops, num_threads_per_device=num_threads_per_device,
         shared_model=shared_model, combine_spatial_bn=combine_spatial_bn,
         barrier_net_timeout_sec=barrier_net_timeout_sec, loss_weighting=loss_weighting,
-        uneven=uneven,
+        uneven=uneven, transport=transport, sharded_update=sharded_update,
     )  # fmt: skip
 
 
@@ -112,6 +117,11 @@ def build(
                 f"parallelize: model '{model.name}': optimizer_builder_fun must build an optimizer, such as "
                 "model.build_sgd(0.1)"
             )
+    if checked.sharded_update and (model.optimizer is None or model.optimizer.max_gradient_norm is not None):
+        raise ParallelizeError(
+            f"parallelize: model '{model.name}': with sharded_update every number moves by itself: it needs "
+            "optimizer_builder_fun, without max_gradient_norm"
+        )
     for net in nets if update is not None else ():
         with model.on(net):
             update(model)  # type: ignore[misc]

@@ -89,6 +89,7 @@ class DeviceNet:
         self.gradients: dict[str, Array] = {}
         self.states: dict[str, Array] = {}
         self._state_of: dict[tuple[str, str], Array] = {}  # by state of the optimizer and parameter
+        self.parts: list[dict[str, Array]] = []  # states of the stretches that `Shards` updates
         self.inputs: dict[str, Array] = {}
         self.blocks: dict[str, Array] = {}
         self.set_memory(scope, kept)
@@ -106,26 +107,29 @@ class DeviceNet:
         self.executor: Executor | None = None
 
     def allocate(
-        self, trained: Mapping[str, Parameter], lends: DeviceNet | None, share_computed: bool = False, comm: Any = None
-    ) -> None:
+        self, trained: Mapping[str, Parameter], lends: DeviceNet | None, share_computed: bool = False, comm: Any = None,
+        sharded: bool = False,
+    ) -> None:  # fmt: skip
         """Take memory for parameters and gradients; those of ``lends`` are taken over.
 
-        ``comm``: ranks that sum these gradients; those of a host do it where they lie, in memory that they share.
+        ``comm``: ranks that sum these gradients; those of a host do it where they lie, in memory that they share, with
+        ``sharded`` the parameters, too.
         """
         specs = {name: (one.shape, one.dtype) for name, one in trained.items()}
         rest = {n: (p.shape, p.dtype) for n, p in self.net.params.items() if n not in trained and not p.computed}
         computed = {n: (p.shape, p.dtype) for n, p in self.net.params.items() if p.computed}
+        device = self.context.device
+        shared = comm.allocate if comm is not None and self.context.xp is np and device.allocator is None else None
         if lends is not None:
             self._borrow(lends, {**specs, **rest, **(computed if share_computed else {})})
         else:
-            self.blocks["parameter"], self.params = allocate_segment(self.context, "parameter", specs)
+            with self.context.allocator(shared if shared and sharded and specs else device.allocator):
+                self.blocks["parameter"], self.params = allocate_segment(self.context, "parameter", specs)
             self.params |= allocate_segment(self.context, "parameter", rest)[1]
         if not self.computed:
             self.blocks["computed"], self.computed = allocate_segment(self.context, "aux", computed)
-        device = self.context.device
-        shared = comm is not None and self.context.xp is np and device.allocator is None
         if specs and not self.loose:
-            with self.context.allocator(comm.allocate if shared else device.allocator):
+            with self.context.allocator(shared or device.allocator):
                 self.blocks["gradient"], self.gradients = allocate_segment(self.context, "gradient", specs)
         for name, one in self.net.states.items():
             self.states |= allocate_segment(self.context, "state", {name: (one.shape, one.dtype)})[1]
@@ -270,7 +274,7 @@ class DeviceNet:
             "parameter": sum(array.nbytes for array in self.params.values()),
             "computed": sum(array.nbytes for array in self.computed.values()),
             "gradient": sum(array.nbytes for array in self.gradients.values()),
-            "state": sum(array.nbytes for array in self.states.values()),
+            "state": sum(array.nbytes for held in (self.states, *self.parts) for array in held.values()),
             "input": sum(array.nbytes for array in self.inputs.values()),
             "arena": self.plan().arena_bytes,
         }

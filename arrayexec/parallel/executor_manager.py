@@ -1,7 +1,7 @@
 """Data-parallel training with buckets: one group a bucket, all on the same parameters, inputs and memory.
 
-The names of MXNet's ``executor_manager`` are all here. Parameters are paired by name, buckets come in any order and may
-have parameters and batch sizes of their own; under ranks (``comm``) gradients are summed over them.
+The names of MXNet's ``executor_manager`` are all here. Parameters are paired by name, buckets come in any order, with
+parameters and batch sizes of their own; gradients are summed over ranks (``comm``).
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class DataParallelExecutorManager:
     ``comm``: ranks whose gradients are summed. ``drop_pad``: padded rows of a batch are not trained on (default: with
     ranks). ``grad_req='add'`` accumulates over several backwards until ``zero_grad``. Gradients are sums over the rows
     of all devices and ranks; a loss that divides by the rows of the batch divides by those of its own device.
-    ``check_every``: steps after which `check_consistency` is called each time (0: never). Raises ArgumentError,
-    DeviceError, BucketError, ShapeError, UnknownNameError; PlanMismatchError if ranks disagree.
+    ``check_every``: steps after which `check_consistency` is called (0: never). ``transport``: as for `parallelize`.
+    Raises ArgumentError, DeviceError, BucketError, ShapeError, UnknownNameError; PlanMismatchError if ranks disagree.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class DataParallelExecutorManager:
         work_load_list: Sequence[float] | None = None, logger: Any = None,
         sym_gen: Callable[[Any], Any] | None = None, grad_req: str = "write", *,
         comm: Communicator | None = None, bucket_keys: Sequence[Any] | None = None, drop_pad: bool | None = None,
-        max_in_flight: int = 16, check_every: int = 0,
+        max_in_flight: int = 16, check_every: int = 0, transport: str | None = None,
     ) -> None:  # fmt: skip
         self.ctx = [ctx] if isinstance(ctx, Context) else list(ctx)
         if not self.ctx or len(set(self.ctx)) != len(self.ctx) or not all(isinstance(one, Context) for one in self.ctx):
@@ -101,14 +101,14 @@ class DataParallelExecutorManager:
         self._given: set[str] | None = None  # names that set_params has had
         self._announced: list[Any] | None = None
         self.gradient_buckets: GradientBuckets | None = None
-        """With ranks, what sums the gradients over them; ``events`` tells when."""
+        """What sums the gradients over ranks; ``events`` tells when."""
         if self.comm is not None:
-            self.gradient_buckets = self._agree(self.comm, train_data, bucket_keys, max_in_flight)
+            self.gradient_buckets = self._agree(self.comm, train_data, bucket_keys, max_in_flight, transport)
         self.execgrp = self._group(self._default, self._described)
         self.curr_execgrp: DataParallelExecutorGroup | None = None
         self._batch: Any = None
-        # What the next update applies: gradients of these parameters, from these devices, and whether they are summed
-        # over devices and ranks already (None: there are none).
+        # What the next update applies: gradients of these parameters, from these devices; whether they are summed over
+        # devices and ranks (None: there are none).
         self._used: dict[str, None] = {}
         self._ran: Sequence[int] = ()
         self._updated = False
@@ -116,9 +116,9 @@ class DataParallelExecutorManager:
         self._moved = False  # whether training has moved auxiliary states since all devices had the same
 
     def _agree(
-        self, comm: Communicator, train_data: Any, keys: Sequence[Any] | None, max_in_flight: int
+        self, comm: Communicator, train_data: Any, keys: Sequence[Any] | None, max_in_flight: int, transport: str | None
     ) -> GradientBuckets:
-        """Make all ranks agree on the model, all its buckets and the options; lay out what all buckets need."""
+        """Make all ranks agree on the model, its buckets and the options; lay out what all buckets need."""
         layout = Layout(self.symbol, self._described, self._inputs)
         graphs = {self._default: self.symbol}
         if self.sym_gen is not None:
@@ -146,7 +146,7 @@ class DataParallelExecutorManager:
         for key, graph in graphs.items():
             description |= describe_nodes(key, graph)
         comm.agree(description, "the model and its training")
-        return layout.connect(comm, self._replicas.lead, max_in_flight)
+        return layout.connect(comm, self._replicas.lead, max_in_flight=max_in_flight, transport=transport)
 
     # buckets
 
@@ -246,7 +246,7 @@ class DataParallelExecutorManager:
             self.broadcast_parameters()
 
     def broadcast_parameters(self) -> None:
-        """Give every rank and device the parameters and auxiliary states of rank 0's leading device; collective."""
+        """Give all ranks and devices the parameters and states of rank 0's leading device; collective."""
         for kind in KINDS:
             held = getattr(self._replicas.lead, kind)
             for name in sorted(held):
@@ -289,7 +289,7 @@ class DataParallelExecutorManager:
     # a step
 
     def load_data_batch(self, data_batch: Any) -> None:
-        """Take a batch: choose (or make) the group of its bucket and shapes and copy the arrays in.
+        """Take a batch: choose (or make) the group of its bucket and shapes, copy arrays in.
 
         Raises BucketError for a key that was not announced under ranks, ShapeError for arrays that do not fit.
         """
@@ -421,7 +421,7 @@ class DataParallelExecutorManager:
         return [] if group is None else group.get_outputs()
 
     def update_metric(self, metric: Any, labels: Sequence[Any], pre_sliced: bool = False) -> None:
-        """Count the outputs of the last forward against ``labels``; padded rows are left out with ``drop_pad``."""
+        """Count the outputs of the last forward against ``labels``; with ``drop_pad`` without padded rows."""
         group = self._loaded("update_metric")
         if group is not None:
             group.update_metric(metric, labels, pre_sliced)

@@ -82,8 +82,11 @@ class Layout:
                 if name not in held:
                     mine[name] = (tuple(shape), kind)
 
-    def connect(self, comm: Communicator, store: DeviceStore, max_in_flight: int) -> GradientBuckets:
-        """Lay everything out in flat segments of ``store``; the gradient buckets of what is trained; collective."""
+    def connect(self, comm: Communicator, store: DeviceStore, **options: Any) -> GradientBuckets:
+        """Lay everything out in flat segments of ``store``; the gradient buckets of what is trained; collective.
+
+        ``options``: those of `GradientBuckets`.
+        """
         store.parameters = allocate_segment(store.context, "parameter", self.parameters)[1]
         store.aux = allocate_segment(store.context, "aux", self.aux)[1]
         parameters = self.parameters
@@ -99,7 +102,7 @@ class Layout:
         if len(kinds) == 1:
             kind = kinds.pop()
             segments = [block[: block.size // kind.itemsize * kind.itemsize].view(kind)]
-        return GradientBuckets(comm, gradients, segments, max_in_flight)
+        return GradientBuckets(comm, gradients, segments, **options)
 
     def description(self) -> dict[str, object]:
         """What ranks must agree on: all but the number of rows."""

@@ -52,6 +52,8 @@ class Options:
     barrier_net_timeout_sec: float
     loss_weighting: str
     uneven: str
+    transport: str | None
+    sharded_update: bool
 
     def agreed(self) -> dict[str, object]:
         """What must be the same on every rank."""
@@ -204,7 +206,7 @@ _DEFAULTS: Mapping[str, Any] = {
     "broadcast_computed_params": True, "optimize_gradient_memory": False, "dynamic_memory_management": False,
     "blobs_to_keep": None, "use_nccl": False, "max_concurrent_distributed_ops": 16, "num_threads_per_device": 4,
     "shared_model": False, "combine_spatial_bn": False, "barrier_net_timeout_sec": 300, "loss_weighting": "devices",
-    "uneven": "error",
+    "uneven": "error", "transport": None, "sharded_update": False,
 }  # fmt: skip
 
 
@@ -220,6 +222,8 @@ def check_options(
     _one_of("use_nccl", given["use_nccl"], (True, False, "auto"))
     _one_of("loss_weighting", given["loss_weighting"], ("devices", "samples"))
     _one_of("uneven", given["uneven"], ("error", "join", "drop"))
+    _one_of("transport", given["transport"], (None, "float16", "bfloat16"))
+    _one_of("sharded_update", given["sharded_update"], (True, False))
     if given["uneven"] == "join" and given["combine_spatial_bn"] is True:
         raise ParallelizeError(
             "parallelize: a rank without a batch has no statistics to combine: take uneven='drop', or "

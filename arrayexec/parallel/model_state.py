@@ -25,6 +25,7 @@ from ..train.model_helper import ModelHelper
 from .consistency import check_replicas
 from .device_net import DeviceNet, gradient_order, stretches
 from .model_checks import Options
+from .shards import Shards
 
 Array = Any
 _PREFIX = re.compile(r"(cpu|gpu|ideep)_\d+")
@@ -63,6 +64,7 @@ class ModelState:
         """Parameters that the losses depend on, in the order in which their gradients are finished."""
         self._started = False
         self._syncs: dict[str, str] = {}
+        self._shards: Shards | None = None
 
     @property
     def is_started(self) -> bool:
@@ -219,15 +221,22 @@ class ModelState:
     # --- checkpoints -------------------------------------------------------------------------------------------
 
     def checkpoint_params(self) -> dict[str, Array]:
-        """All that training goes on from, by full name: parameters, computed ones, states, and the count of steps."""
+        """All that training goes on from, by full name: parameters, computed ones, states, and the count of steps.
+
+        Collective with ``sharded_update``.
+        """
         self._check_started("checkpoint_params")
         net = self.master.net
         held = {**self.master.params, **self.master.computed, **self.master.states}
+        held |= self._shards.gather() if self._shards is not None else {}
         found = {f"{net.prefix}/{name}": array for name, array in held.items()}
         return {**found, "optimizer_iteration": np.array([self.iteration], np.int64)}
 
     def save(self, path: str) -> None:
-        """Write a checkpoint (npz if the path ends so, else ``.params``); with ranks rank 0 does. Raises OSError."""
+        """Write a checkpoint (npz if the path ends so, else ``.params``); with ranks rank 0 does. Raises OSError.
+
+        Collective with ``sharded_update``.
+        """
         held = {name: asnumpy(array) for name, array in self.checkpoint_params().items()}
         if self.comm is None or self.comm.rank == 0:
             files.save(path, {**held, "seed": np.array([current_seed()], np.int64)})
@@ -247,6 +256,8 @@ class ModelState:
                 raise CheckpointError(f"load: '{name}' must be {tuple(array.shape)}, but in {path} it {there}")
         for name, array in arrays.items():
             copyto(array, given[name])
+        if self._shards is not None:
+            self._shards.take(arrays)
         self.iteration = int(given["optimizer_iteration"][0])
         if "seed" in given:
             seed(int(given["seed"][0]))

@@ -23,6 +23,7 @@ from .feeding import Feeder
 from .gradient_sync import describe_nodes
 from .model_checks import Options
 from .model_state import ModelState
+from .shards import Shards
 from .sparse import Rows, gather_rows, merged, update_rows
 
 Array = Any
@@ -70,11 +71,15 @@ class ParallelModel(ModelState):
             else:
                 shares = options.shared_model and device is not self.master
                 ranks = self.comm if device is self.master and options.trains and self.reduces else None
-                device.allocate(self.trained, self.master if shares else None, comm=ranks)
+                device.allocate(
+                    self.trained, self.master if shares else None, comm=ranks, sharded=options.sharded_update
+                )
+        blocks = [self.master.blocks.get(kind) for kind in ("parameter", "gradient")]
+        sharded = self.comm is not None and options.sharded_update and None not in map(self.comm.place, blocks)
         optimizer: Any = self.model.optimizer if options.trains else None
         for device in self._updated() if optimizer is not None else ():
             for name in optimizer.used_states():
-                device.add_state(name, optimizer.blobs[name], self.trained)
+                device.add_state(name, optimizer.blobs[name], {} if sharded else self.trained)
         if lender is None and self.model.init_params:
             for name, one in net.params.items():
                 held = self.master.params.get(name, self.master.computed.get(name))
@@ -94,8 +99,10 @@ class ParallelModel(ModelState):
         if self.comm is not None and self.trained and self.reduces:
             flat = self.master.gradient_parts(stretches(self.trained, self.master.context.alignment, False))
             self._buckets = GradientBuckets(
-                self.comm, self.master.gradients, flat, options.max_concurrent_distributed_ops
+                self.comm, self.master.gradients, flat, options.max_concurrent_distributed_ops,
+                transport=options.transport, sharded=sharded,
             )  # fmt: skip
+            self._shards = Shards(self.comm, self._buckets, self.master, optimizer) if sharded else None
         for device in self.devices:
             self._assign(device, device.net.after_init)
         if all(self._feeder.known(device) is not None for device in self.devices):
@@ -321,7 +328,7 @@ class ParallelModel(ModelState):
         else:
             for arrays in zip(*held, strict=True):
                 self._add_up(arrays)
-        for mine in held[1 : len(self._updated())]:
+        for mine in held[1 : len(self._updated())] if self._shards is None else ():
             for target, source in zip(mine, held[0], strict=True):
                 copyto(target, source)
 
@@ -334,8 +341,13 @@ class ParallelModel(ModelState):
                 self._assign(device, device.net.updates)
             return
         names, devices = optimizer.used_states(), self._updated()
+        cuts = self._cuts if self._shards is None else ()
+        if self._shards is not None:
+            self._shards.update(self.iteration, self.learning_rate())
+            for device in devices[1:]:
+                copyto(device.blocks["parameter"], self.master.blocks["parameter"])
         for device in devices if optimizer.weight_decay else ():
-            for weight, grad, _, decays in device.pieces(self._cuts, ()):
+            for weight, grad, _, decays in device.pieces(cuts, ()):
                 if decays:
                     optimizer.decay(device.context, weight, grad)
         tables, ratio = self.master.net.sparse, None
@@ -346,7 +358,7 @@ class ParallelModel(ModelState):
             if ratio is None or not self.reduces:
                 ratio = self._norm_ratio(device, rows)
             rate = self.learning_rate() * ratio
-            for weight, grad, states, _ in device.pieces(self._cuts, names):
+            for weight, grad, states, _ in device.pieces(cuts, names):
                 optimizer.apply(device.context, self.iteration, weight, grad, states, rate)
             for table, found in rows.items():
                 update_rows(device, table, found, optimizer, self.iteration, rate)

@@ -29,3 +29,11 @@ def test_a_run_names_the_rank_that_does_not_come() -> None:
 def test_readers_that_end_at_different_times(uneven: str, devices: int) -> None:
     run = run_ranks("parallelized_uneven.py", 2, uneven, devices, timeout=60)
     assert (run.code, run.out, run.err) == (0, "", "")
+
+
+@pytest.mark.parametrize(("ranks", "per_host"), [(2, None), (3, 2), (4, 2), (3, 1)])
+def test_updates_in_parts(ranks: int, per_host: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if per_host is not None:
+        monkeypatch.setenv("ARRAYEXEC_RANKS_PER_HOST", str(per_host))
+    run = run_ranks("parallelized_shards.py", ranks, tmp_path, timeout=120)
+    assert (run.code, run.out, run.err) == (0, "", "")
