@@ -77,6 +77,19 @@ for kind in (None, "bfloat16"):
 away = np.abs(gradients[0] - gradients[1]).max() / np.abs(gradients[0]).max()
 assert (0 < away < 0.02) if hosts > 1 else away == 0, away
 
+# without room for shared memory every rank updates everything
+def no_room(nbytes):
+    raise ax.BackendUnavailableError("no room")
+
+
+ranks.shared_segment = no_room
+whole, model = train("momentum", [0], ranks)
+found, other = train("momentum", [0, 1], ranks, sharded_update=True)
+assert model.plan.bytes["cpu_0"]["state"] == other.plan.bytes["cpu_0"]["state"] > 0
+for key, value in whole.items():
+    assert np.abs(found[key] - value).max() <= 1e-5 * np.abs(value).max(), key
+del ranks.shared_segment
+
 for bad in ({"transport": "float16" if ranks.rank else None}, {"sharded_update": bool(ranks.rank)}):
     try:
         build("sgd", [0], ranks, **bad)
