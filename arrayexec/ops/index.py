@@ -1,6 +1,7 @@
 """Operators that look values up: pick, take, one_hot; and the places of labelled values that losses share.
 
-Indices may be of any numeric type; they are truncated toward zero (NaN is the least number) and have no gradient.
+Indices may be of any numeric type; they are truncated toward zero (NaN and infinity count as the least number) and have
+no gradient.
 """
 
 from __future__ import annotations
@@ -105,7 +106,8 @@ def _around(shape: tuple[int, ...], axis: int) -> tuple[int, int]:
 class pick(Op):
     """``out`` = ``data`` at ``index`` along ``axis``: index has data's shape without that axis, or with a 1 there.
 
-    ``keepdims`` leaves a 1 there in ``out``. An index outside is clipped, or wrapped with ``mode="wrap"``.
+    ``keepdims`` leaves a 1 there in ``out``. An index outside is clipped, or wrapped with
+    ``mode="wrap"``; a NaN counts as the least number.
     """
 
     axis: int = -1
@@ -129,6 +131,7 @@ class pick(Op):
         else:
             s.out = drop(s.data, self.axis)
             s.data = insert(s.out, self.axis, UNKNOWN)
+            check_axis(s, "data", self.axis)
         if s.data is not ANY and len(s.data) == 1 and not self.keepdims:
             s.fail("data", f"must have at least 2 dims without keepdims=True, but it is {format_shape(s.data)}")
         if s.index is ANY:  # nobody says more, so without that axis, as in MXNet
@@ -161,7 +164,8 @@ class take(Op):
     """``out`` = slices ``indices`` of ``a`` along ``axis``: the axes of indices stand where ``axis`` was.
 
     An index outside is clipped, with ``mode="wrap"`` wrapped, with ``mode="raise"`` it raises IndexRangeError (on a GPU
-    the host waits for that). Slices taken twice have their gradients summed.
+    the host waits for that). Indices are truncated, a NaN counts as the least number. Slices taken twice have their
+    gradients summed.
     """
 
     axis: int = 0
@@ -203,7 +207,7 @@ class take(Op):
 
 @register_op
 class one_hot(Op):
-    """``out`` (…, depth) = ``on_value`` at ``indices`` (…), ``off_value`` elsewhere; an index outside is all off."""
+    """``out`` (…, depth) = ``on_value`` at ``indices`` (…), ``off_value`` elsewhere; NaN or an index outside is all off."""
 
     depth: int
     on_value: float = 1.0
