@@ -113,12 +113,12 @@ class Communicator(ABC):
         return isinstance(array, numpy.ndarray)
 
     def allocate(self, nbytes: int, role: str) -> numpy.ndarray[Any, Any] | None:
-        """An allocator for `Context.set_allocator`: gradients and parameters in shared segments where there is room.
+        """An allocator for `Context.set_allocator`: gradients in a shared segment where there is room for one.
 
-        None for other roles, and without room; collective for these two.
+        None for other roles, and without room; collective for gradients.
         """
         try:
-            return self.shared_segment(nbytes) if role in ("gradient", "parameter") else None
+            return self.shared_segment(nbytes) if role == "gradient" else None
         except BackendUnavailableError:  # on all ranks
             return None
 

@@ -123,7 +123,8 @@ class DeviceNet:
         if lends is not None:
             self._borrow(lends, {**specs, **rest, **(computed if share_computed else {})})
         else:
-            with self.context.allocator(shared if shared and sharded and specs else device.allocator):
+            beside = (lambda nbytes, _: shared(nbytes, "gradient")) if shared and sharded and specs else None
+            with self.context.allocator(beside or device.allocator):
                 self.blocks["parameter"], self.params = allocate_segment(self.context, "parameter", specs)
             self.params |= allocate_segment(self.context, "parameter", rest)[1]
         if not self.computed:
