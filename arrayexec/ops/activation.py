@@ -154,8 +154,8 @@ class LeakyReLU(Op):
 
     leaky slope · x; elu slope · (eˣ - 1); selu λ α (eˣ - 1), above 0 λ x, with λ = 1.0507, α = 1.6733; prelu gamma · x,
     gamma (c,) one a channel (axis 1) or (1,); rrelu r · x with r uniform in [lower_bound, upper_bound) in training,
-    the middle otherwise. The slope at 0 is the one below 0. As in MXNet, selu's gradient below 0 is λ (out + α):
-    the derivative would be out + λ α.
+    the middle otherwise. The slope at 0 is the one below 0; NaN stays NaN. As in MXNet, selu's gradient below 0 is λ
+    (out + α): the derivative would be out + λ α.
     """
 
     act_type: Literal["leaky", "elu", "prelu", "rrelu", "selu", "gelu"] = "leaky"

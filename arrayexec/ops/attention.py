@@ -6,6 +6,7 @@ then the d values of a head. Scores are (rows · heads, queries, keys).
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -14,6 +15,7 @@ from ..dims import UNKNOWN
 from ..errors import format_shape
 from ..registry import Op, register_op
 from .checks import check_floating, check_least
+from .dot import turned
 from .precision import wide
 
 Array = Any
@@ -42,6 +44,7 @@ class DivSqrtDim(Op):
         self.forward(xp, dout, ddata)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Attention(Op):
     """Base: the number of heads, and views of interleaved projections as stacks of matrices."""
 
@@ -85,10 +88,6 @@ def _product(xp: Any, left: Array, right: Array, out: Array, scale: float = 1.0)
         xp.multiply(made, scale, out=out[row], casting="same_kind")
 
 
-def _turn(array: Array) -> Array:
-    return array.swapaxes(-1, -2)
-
-
 def _scale(array: Array) -> float:
     """One over the root of the d of queries (rows, heads, steps, d)."""
     return 1 / math.sqrt(max(array.shape[-1], 1))
@@ -101,7 +100,6 @@ class SelfScores(Attention):
     queries_keys_values (t, n, heads · 3 · d), out (n · heads, t, t).
     """
 
-    heads: int
     examples = ({"queries_keys_values": (2, 4, 24), "heads": 2},)
 
     def infer(self, s: Any) -> None:
@@ -113,14 +111,14 @@ class SelfScores(Attention):
 
     def forward(self, xp: Any, queries_keys_values: Array, out: Array) -> None:
         q, k = (self._part(queries_keys_values, 3, part) for part in (0, 1))
-        _product(xp, q, _turn(k), self._scores(out), _scale(q))
+        _product(xp, q, turned(k), self._scores(out), _scale(q))
 
     def backward(self, xp: Any, dout: Array, queries_keys_values: Array, dqueries_keys_values: Array) -> None:
         q, k = (self._part(queries_keys_values, 3, part) for part in (0, 1))
         dq, dk, dv = (self._part(dqueries_keys_values, 3, part) for part in (0, 1, 2))
         arriving = self._scores(dout)
         _product(xp, arriving, k, dq, _scale(q))
-        _product(xp, _turn(arriving), q, dk, _scale(q))
+        _product(xp, turned(arriving), q, dk, _scale(q))
         xp.copyto(dv, 0)
 
 
@@ -131,7 +129,6 @@ class SelfValues(Attention):
     queries_keys_values (t, n, heads · 3 · d), attention (n · heads, t, t), out (t, n, heads · d).
     """
 
-    heads: int
     linear = ("queries_keys_values", "attention")
     examples = ({"queries_keys_values": (2, 4, 24), "heads": 2},)
 
@@ -159,10 +156,10 @@ class SelfValues(Attention):
             dq, dk, dv = (self._part(dqueries_keys_values, 3, part) for part in (0, 1, 2))
             xp.copyto(dq, 0)
             xp.copyto(dk, 0)
-            _product(xp, _turn(self._scores(attention)), arriving, dv)
+            _product(xp, turned(self._scores(attention)), arriving, dv)
         if dattention is not None:
             values = self._part(queries_keys_values, 3, 2)
-            _product(xp, arriving, _turn(values), self._scores(dattention))
+            _product(xp, arriving, turned(values), self._scores(dattention))
 
 
 @register_op(name="_contrib_interleaved_matmul_encdec_qk")
@@ -172,7 +169,6 @@ class CrossScores(Attention):
     queries (t, n, heads · d), keys_values (u, n, heads · 2 · d), out (n · heads, t, u).
     """
 
-    heads: int
     linear = ("queries", "keys_values")
     examples = (
         {"queries": (3, 2, 4), "keys_values": (2, 2, 8), "heads": 2},
@@ -193,7 +189,7 @@ class CrossScores(Attention):
 
     def forward(self, xp: Any, queries: Array, keys_values: Array, out: Array) -> None:
         q = self._part(queries, 1, 0)
-        _product(xp, q, _turn(self._part(keys_values, 2, 0)), self._scores(out), _scale(q))
+        _product(xp, q, turned(self._part(keys_values, 2, 0)), self._scores(out), _scale(q))
 
     def backward(
         self, xp: Any, dout: Array, queries: Array, keys_values: Array, dqueries: Array, dkeys_values: Array
@@ -204,7 +200,7 @@ class CrossScores(Attention):
             _product(xp, arriving, self._part(keys_values, 2, 0), dq, _scale(dq))
         if dkeys_values is not None:
             dk, dv = (self._part(dkeys_values, 2, part) for part in (0, 1))
-            _product(xp, _turn(arriving), self._part(queries, 1, 0), dk, _scale(dk))
+            _product(xp, turned(arriving), self._part(queries, 1, 0), dk, _scale(dk))
             xp.copyto(dv, 0)
 
 
@@ -215,7 +211,6 @@ class CrossValues(Attention):
     keys_values (u, n, heads · 2 · d), attention (n · heads, t, u), out (t, n, heads · d).
     """
 
-    heads: int
     linear = ("keys_values", "attention")
     examples = (
         {"keys_values": (2, 2, 8), "attention": (4, 3, 2), "heads": 2},
@@ -244,6 +239,6 @@ class CrossValues(Attention):
         if dkeys_values is not None:
             dk, dv = (self._part(dkeys_values, 2, part) for part in (0, 1))
             xp.copyto(dk, 0)
-            _product(xp, _turn(self._scores(attention)), arriving, dv)
+            _product(xp, turned(self._scores(attention)), arriving, dv)
         if dattention is not None:
-            _product(xp, arriving, _turn(self._part(keys_values, 2, 1)), self._scores(dattention))
+            _product(xp, arriving, turned(self._part(keys_values, 2, 1)), self._scores(dattention))

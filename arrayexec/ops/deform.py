@@ -305,12 +305,6 @@ class ModulatedDeformableConvolution(DeformableConvolution):
     im2col_step: int = 64
     fades = True
     hints = ("workspace", "layout", "im2col_step")  # type: ignore[assignment]
-    examples = (
-        {"data": (2, 2, 14, 12), "offset": Sample((2, 12, 13, 10), 0.1, 0.4), "kernel": (2, 3), "num_filter": 2},
-        {"data": (1, 4, 17, 9), "offset": Sample((1, 16, 8, 10), 0.1, 0.4), "kernel": (2, 2), "num_filter": 4,
-         "stride": (2, 1), "dilate": (2, 1), "pad": (0, 1), "num_group": 2, "num_deformable_group": 2,
-         "no_bias": True},
-    )  # fmt: skip
 
     def inputs(self) -> tuple[str, ...]:
         return ("data", "offset", "mask", "weight") if self.no_bias else ("data", "offset", "mask", "weight", "bias")

@@ -303,17 +303,17 @@ class batch_dot(Op):
         return {"room": room_for(s.dtype("lhs"), (stack, m, k, n), (stack, m, n, k), (stack, k, m, n))}
 
     def forward(self, xp: Any, lhs: Array, rhs: Array, out: Array, room: Temp) -> None:
-        multiply(xp, _turned(lhs, self.transpose_a), _turned(rhs, self.transpose_b), out, room)
+        multiply(xp, turned(lhs, self.transpose_a), turned(rhs, self.transpose_b), out, room)
 
     def backward(self, xp: Any, dout: Array, lhs: Array, rhs: Array, dlhs: Array, drhs: Array, room: Temp) -> None:
         if dlhs is not None:
-            _stacks(xp, dout, _turned(rhs, not self.transpose_b), dlhs, self.transpose_a, room)
+            _stacks(xp, dout, turned(rhs, not self.transpose_b), dlhs, self.transpose_a, room)
         if drhs is not None:
-            _stacks(xp, _turned(lhs, not self.transpose_a), dout, drhs, self.transpose_b, room)
+            _stacks(xp, turned(lhs, not self.transpose_a), dout, drhs, self.transpose_b, room)
 
 
 def _product(xp: Any, left: Array, right: Array, out: Array, transposed: bool, room: Array) -> None:
-    """left · right, or its transpose, into ``out`` of any rank."""
+    """``out``, of any rank, = left · right, or its transpose."""
     if transposed:
         left, right = right.T, left.T
     multiply(xp, left, right, out.reshape(left.shape[0], right.shape[1]), room)
@@ -321,11 +321,12 @@ def _product(xp: Any, left: Array, right: Array, out: Array, transposed: bool, r
 
 def _stacks(xp: Any, left: Array, right: Array, out: Array, transposed: bool, room: Array) -> None:
     if transposed:
-        left, right = _turned(right, True), _turned(left, True)
+        left, right = turned(right, True), turned(left, True)
     multiply(xp, left, right, out, room)
 
 
-def _turned(array: Array, transposed: bool) -> Array:
+def turned(array: Array, transposed: bool = True) -> Array:
+    """The matrices, or their transposes."""
     return array.swapaxes(-1, -2) if transposed else array
 
 

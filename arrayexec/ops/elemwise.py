@@ -185,7 +185,10 @@ __getattr__ = ROWS.attribute
 
 @register_op(aliases=("cast",))
 class Cast(Op):
-    """``out = data`` in the element type ``dtype``; whole numbers are cut towards zero. out has data's shape."""
+    """``out = data`` in the element type ``dtype``; whole numbers are cut towards zero. out has data's shape.
+
+    What a type of whole numbers cannot hold (NaN, too large) becomes what the processor makes of it.
+    """
 
     dtype: np.dtype[Any]
     rows = "parallel"

@@ -16,8 +16,8 @@ from .index import gather, scatter_add, scatter_temps, whole
 class Embedding(Op):
     """``out[…] = weight[data[…]]``: data (…) any numeric type, weight (input_dim, output_dim), out (…, output_dim).
 
-    Indices are truncated toward zero and clipped into the table; gradients of one row are summed in the order of
-    the indices. ``dtype`` is the table's type where nothing else says one.
+    Indices are truncated toward zero and clipped into the table, a NaN to row 0; gradients of one row are summed in the
+    order of the indices. ``dtype`` is the table's type where nothing else says one.
     """
 
     input_dim: int

@@ -53,7 +53,7 @@ def infer_nd(s: Any, whole: str, piece: str) -> None:
         setattr(s, whole, (*(UNKNOWN,) * depth, *part[count:]))
 
 
-def rows_of(array: Any, depth: int) -> Any:
+def as_rows(array: Any, depth: int) -> Any:
     """``array`` with its first ``depth`` axes made one and the others made another; a copy if it is not contiguous."""
     return array.reshape(math.prod(array.shape[:depth]), math.prod(array.shape[depth:]))
 
@@ -85,14 +85,14 @@ class gather_nd(Op):
     def forward(self, xp: Any, data: Any, indices: Any, out: Any, place: Temp, part: Temp) -> None:
         dims = data.shape[: len(indices)]
         flat_places(xp, "gather_nd", indices, dims, place, part)
-        gather(xp, rows_of(data, len(indices)), place, 0, rows_of(out, indices.ndim - 1))
+        gather(xp, as_rows(data, len(indices)), place, 0, as_rows(out, indices.ndim - 1))
 
     def backward(
         self, xp: Any, dout: Any, indices: Any, ddata: Any, place: Temp, part: Temp, flat: Temp, wide: Temp
     ) -> None:
         dims = ddata.shape[: len(indices)]
         flat_places(xp, "gather_nd", indices, dims, place, part)
-        scatter_add(xp, rows_of(ddata, len(indices)), place, rows_of(dout, indices.ndim - 1), flat, wide)
+        scatter_add(xp, as_rows(ddata, len(indices)), place, as_rows(dout, indices.ndim - 1), flat, wide)
 
 
 class _Assigning(Op):
@@ -104,17 +104,17 @@ class _Assigning(Op):
         """Write ``new``; of rows for one place the last stays (on a GPU: one of them)."""
         dims = out.shape[: len(indices)]
         flat_places(xp, self.form.name, indices, dims, place, part)
-        rows_of(out, len(indices))[place] = rows_of(new, indices.ndim - 1)
+        as_rows(out, len(indices))[place] = as_rows(new, indices.ndim - 1)
 
     def spread(self, xp: Any, indices: Any, dout: Any, dold: Any, dnew: Any, place: Any, part: Any) -> None:
         """``dnew`` = the rows of ``dout`` at the places, ``dold`` = the others, each if it is wanted."""
         dims = dout.shape[: len(indices)]
         flat_places(xp, self.form.name, indices, dims, place, part)
         if dnew is not None:
-            gather(xp, rows_of(dout, len(indices)), place, 0, rows_of(dnew, indices.ndim - 1))
+            gather(xp, as_rows(dout, len(indices)), place, 0, as_rows(dnew, indices.ndim - 1))
         if dold is not None:
             xp.copyto(dold, dout)
-            rows_of(dold, len(indices))[place] = 0
+            as_rows(dold, len(indices))[place] = 0
 
     def temps(self, s: Any) -> Scratch:
         return flat_temps(s.indices)

@@ -230,7 +230,8 @@ class GroupNorm(RowNorm):
 
     data (n, c, …) of at least 3 dims; the c channels are ``num_groups`` equal groups; gamma, beta (num_groups,).
     ``output_mean_var`` shows mean and std (n, num_groups); gradients that arrive there are ignored. The variance is the
-    biased one. 16-bit data have statistics in float32, and parameters too unless they are given in data's type.
+    biased one. 16-bit data have statistics in float32, and parameters too unless they are given in data's type. A NaN
+    makes its group of its row NaN.
     """
 
     num_groups: int = 1

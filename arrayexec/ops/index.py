@@ -207,7 +207,7 @@ class take(Op):
 
 @register_op
 class one_hot(Op):
-    """``out`` (…, depth) = ``on_value`` at ``indices`` (…), ``off_value`` elsewhere; NaN or an index outside is all off."""
+    """``out`` (…, depth) = ``on_value`` at ``indices`` (…), ``off_value`` elsewhere; NaN or one outside is all off."""
 
     depth: int
     on_value: float = 1.0

@@ -13,16 +13,11 @@ from ..dims import ANY, UNKNOWN, Shape, product, replace
 from ..errors import format_shape
 from ..registry import Many, Op, Temp, register_op, signature_of
 from .checks import check_rank
-from .dot import multiply, room_for
+from .dot import multiply, room_for, turned
 from .precision import wide
 from .transposed import gradients
 
 Array = Any
-
-
-def turned(array: Array, transposed: bool = True) -> Array:
-    """The matrices, or their transposes."""
-    return array.swapaxes(-1, -2) if transposed else array
 
 
 def stacked(lead: Shape, *dims: Any) -> Shape:

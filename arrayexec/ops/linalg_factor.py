@@ -17,7 +17,8 @@ from ..dims import ANY, UNKNOWN
 from ..errors import ArgumentError
 from ..registry import Op, Sample, Temp, register_op
 from .checks import check_rank
-from .linalg import keep_triangle, same_stack, square, stacked, turned
+from .dot import turned
+from .linalg import keep_triangle, same_stack, square, stacked
 
 Array = Any
 

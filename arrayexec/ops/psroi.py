@@ -22,7 +22,8 @@ class PSROIPooling(Op):
     data has output_dim · g² channels, g = ``group_size`` (0: ``pooled_size``): bin (i, j) reads those of the group
     (⌊i · g / p⌋, ⌊j · g / p⌋). Corners are rounded, halves away from 0, the last pixel belongs to the region, then all
     is multiplied by ``spatial_scale``; a region is at least 0.1 wide. A bin has the pixels from the floor of its start
-    to the ceiling of its end, cut to the image; one without pixels gives 0. rois have no gradient.
+    to the ceiling of its end, cut to the image; one without pixels gives 0, and so does a region of an image that is
+    not there. rois have no gradient.
     """
 
     spatial_scale: float

@@ -132,7 +132,7 @@ _EXAMPLES: tuple[Mapping[str, Any], ...] = (
 
 @register_op(name="sum", aliases=("sum_axis",))
 class Sum(_Reduction):
-    """``out = sum of data`` over the axes."""
+    """``out = sum of data`` over the axes; 0 of none."""
 
     examples = _EXAMPLES
     linear = ("data",)
@@ -177,6 +177,11 @@ class _Extreme(_Reduction):
     """Base of max and min: every element that equals the result gets the whole gradient."""
 
     examples = _EXAMPLES
+    fold = ""
+
+    def forward(self, xp: Any, data: Any, out: Any) -> None:
+        axes, shape = self.over(data)
+        getattr(xp, self.fold)(data, axis=axes, keepdims=True, out=out.reshape(shape))
 
     def backward(self, xp: Any, dout: Any, data: Any, out: Any, ddata: Any) -> None:
         shape = self.over(data)[1]
@@ -194,11 +199,7 @@ class Max(_Extreme):
     NaN if one is: then nobody gets any. None to choose from is refused.
     """
 
-    some = "largest"
-
-    def forward(self, xp: Any, data: Any, out: Any) -> None:
-        axes, shape = self.over(data)
-        xp.max(data, axis=axes, keepdims=True, out=out.reshape(shape))
+    some, fold = "largest", "max"
 
 
 @register_op(name="min", aliases=("min_axis",))
@@ -208,11 +209,7 @@ class Min(_Extreme):
     NaN if one is: then nobody gets any. None to choose from is refused.
     """
 
-    some = "smallest"
-
-    def forward(self, xp: Any, data: Any, out: Any) -> None:
-        axes, shape = self.over(data)
-        xp.min(data, axis=axes, keepdims=True, out=out.reshape(shape))
+    some, fold = "smallest", "min"
 
 
 class _Product(_Reduction):
@@ -252,7 +249,7 @@ _FACTORS = Sample((2, 3, 4), 0.5, 1.5)
 
 @register_op(name="prod")
 class Prod(_Product):
-    """``out = product of data`` over the axes; the gradient is right with any number of zeros.
+    """``out = product of data`` over the axes, 1 of none; the gradient is right with any number of zeros.
 
     The gradient as a Symbol divides by data: at zeros it is NaN.
     """
@@ -276,7 +273,7 @@ class Prod(_Product):
 
 @register_op(name="nansum")
 class NanSum(_Reduction):
-    """``out = sum of data`` over the axes, NaN counted as 0; the gradient of NaN is 0."""
+    """``out = sum of data`` over the axes, NaN counted as 0, and 0 of none; the gradient of NaN is 0."""
 
     examples = _EXAMPLES
 
@@ -305,7 +302,7 @@ class NanSum(_Reduction):
 
 @register_op(name="nanprod")
 class NanProd(_Product):
-    """``out = product of data`` over the axes, NaN counted as 1; the gradient of NaN is 0."""
+    """``out = product of data`` over the axes, NaN counted as 1, and 1 of none; the gradient of NaN is 0."""
 
     examples = tuple({**example, "data": _FACTORS} for example in _EXAMPLES)
 
@@ -338,7 +335,7 @@ class NanProd(_Product):
 class Norm(Op):
     """``out = sqrt(sum of data ** 2)``, or ``sum of |data|`` for ord=1, over the axes, in the type ``out_dtype``.
 
-    At norm 0 the gradient of ord=2 is NaN; that of ord=1 is 0 where data is 0.
+    The norm of none is 0. At norm 0 the gradient of ord=2 is NaN; that of ord=1 is 0 where data is 0.
     """
 
     ord: Literal[2, 1] = 2
@@ -402,6 +399,7 @@ class _Search(Op):
 
     axis: Any = 1
     keepdims: Any = False
+    find = "argmax"
 
     @property
     def rows(self) -> str | None:  # type: ignore[override]
@@ -419,8 +417,8 @@ class _Search(Op):
         moved = s.data if self.axis is None else (*drop(s.data, self.axis), s.data[self.axis])
         return {"moved": (moved, s.dtype("data")), "place": (s.out, np.int64)}
 
-    def search(self, xp: Any, find: Any, data: Any, out: Any, moved: Any, place: Any) -> None:
-        """``out`` = find(data) along the axis; NumPy itself copies data that are not in line or may not be written."""
+    def forward(self, xp: Any, data: Any, out: Any, moved: Temp, place: Temp) -> None:
+        # NumPy itself would copy data that are not in line or may not be written
         rows = data if self.axis is None else xp.moveaxis(data, self.axis, -1)
         if not rows.flags.c_contiguous or (xp is np and not rows.flags.writeable):
             xp.copyto(moved, rows)
@@ -431,7 +429,7 @@ class _Search(Op):
                 f"{self.form.name}: data must be of a type that holds the positions up to {rows.shape[-1] - 1}, but "
                 f"it is {out.dtype.name}; cast it to a wider one"
             )
-        find(rows, axis=-1, out=place.reshape(rows.shape[:-1]))
+        getattr(xp, self.find)(rows, axis=-1, out=place.reshape(rows.shape[:-1]))
         xp.copyto(out, place, casting="unsafe")
 
 
@@ -446,9 +444,6 @@ class ArgMax(_Search):
     keepdims: bool = False
     examples = _SEARCHES
 
-    def forward(self, xp: Any, data: Any, out: Any, moved: Temp, place: Temp) -> None:
-        self.search(xp, xp.argmax, data, out, moved, place)
-
 
 @register_op(name="argmin")
 class ArgMin(_Search):
@@ -456,10 +451,8 @@ class ArgMin(_Search):
 
     axis: int | None = None
     keepdims: bool = False
+    find = "argmin"
     examples = _SEARCHES
-
-    def forward(self, xp: Any, data: Any, out: Any, moved: Temp, place: Temp) -> None:
-        self.search(xp, xp.argmin, data, out, moved, place)
 
 
 @register_op(name="argmax_channel")
@@ -467,6 +460,3 @@ class ArgMaxChannel(_Search):
     """``out = position of the largest element`` along axis 1; the first one of equals, or NaN."""
 
     examples = ({"data": (3, 5)}, {"data": (2, 3, 4)})
-
-    def forward(self, xp: Any, data: Any, out: Any, moved: Temp, place: Temp) -> None:
-        self.search(xp, xp.argmax, data, out, moved, place)

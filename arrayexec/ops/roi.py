@@ -43,7 +43,8 @@ class ROIPooling(Op):
 
     Corners times ``spatial_scale`` are rounded, halves away from 0, and belong to the region, which is a pixel at
     least. A bin goes from ``floor(i · size / pooled)`` to ``ceil((i + 1) · size / pooled)``, cut to the image; an empty
-    one gives 0. The gradient goes to the first largest value; a bin with a NaN gives NaN and passes none.
+    one gives 0, and so does a region of an image that is not there. The gradient goes to the first largest value; a bin
+    with a NaN gives NaN and passes none.
     """
 
     pooled_size: tuple[int, ...]

@@ -2,7 +2,7 @@
 
 A bin is ``Σ wy[y] · wx[x] · data[y, x]``: what a region takes of a row of pixels does not depend on the column. So
 pooling is two matrix products, and its gradient their transposes. A value of data that is not finite makes every bin
-of its image NaN.
+that reads its channel NaN.
 """
 
 from __future__ import annotations
@@ -120,7 +120,8 @@ class ROIAlign(Op):
     Corners times ``spatial_scale`` (minus half a pixel with ``aligned``) are not rounded; a region is at least 1 × 1
     without ``aligned``. A bin has ``sample_ratio`` samples a side, or one for every pixel begun if that is not
     positive; a sample more than a pixel outside of [0, h] × [0, w] is 0, else it is moved into the image. With
-    ``position_sensitive`` data has c · bins channels and every bin its own. rois have no gradient.
+    ``position_sensitive`` data has c · bins channels and every bin its own. A region of an image that is not there
+    gives 0, a value that is not finite makes every bin of its channel NaN. rois have no gradient.
     """
 
     pooled_size: tuple[int, ...]

@@ -185,7 +185,8 @@ class BilinearSampler(Op):
 class GridGenerator(Op):
     """``out`` (n, 2, h, w) = places to sample: of data (n, 6) on ``target_shape``, or of a flow (n, 2, h, w).
 
-    ``affine``: the matrix [[a, b, c], [d, e, f]] times (x, y, 1), x and y going from -1 to 1 over the target.
+    ``affine``: the matrix [[a, b, c], [d, e, f]] times (x, y, 1), x and y going from -1 to 1 over the target;
+    a single row or column lies at -1.
     ``warp``: pixel + flow, in pixels, scaled to [-1, 1].
     """
 

@@ -229,7 +229,10 @@ class log_softmax(_Softmax):
 
 @register_op
 class SoftmaxActivation(Op):
-    """``out`` = softmax over all but the first axis (mode instance) or over axis 1 (mode channel)."""
+    """``out`` = softmax over all but the first axis (mode instance) or over axis 1 (mode channel).
+
+    data (n, …), out as data. A NaN or +inf makes its row NaN.
+    """
 
     mode: Literal["instance", "channel"] = "instance"
     rows = "parallel"

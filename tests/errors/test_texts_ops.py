@@ -19,10 +19,10 @@ from arrayexec.ops import elemwise, transposed
 from tests.errors.recorder import PACKAGE, Faults, Recorder, checks_of
 
 # Families whose refusals stand in a file of texts of their own.
-OTHER_FILES = set("pad order select gather running constant index reduce moments rnn_parameters".split())
+OTHER_FILES = set("pad order select gather cumsum constant index reduce moments rnn_parameters".split())
 OTHER_FILES |= set("conv deconv deform correlation pool pool_legacy unfold resample resize separable windows".split())  # test_conv_errors.py
-OTHER_FILES |= set("boxes multibox overlap proposal psroi roi roi_align sampler".split())  # test_detection_errors.py
-OTHER_FILES |= set("matrix factor draw random_number random_sample".split())  # test_linalg_errors.py
+OTHER_FILES |= set("boxes multibox box_overlap proposal psroi roi roi_align sampler".split())  # test_detection_errors.py
+OTHER_FILES |= set("linalg linalg_factor random_draw random_number random_sample".split())  # test_linalg_errors.py
 OTHER_FILES |= set("group_norm local_norm ctc heads sequence attention amp rnn rnn_cells".split())
 RECORDER = Recorder(
     Path(__file__).parent / "texts_ops.txt",
