@@ -182,9 +182,9 @@ class DeviceNet:
         """The gradient of a trained parameter, where it lies now."""
         return self.gradients[name] if not self.loose else self.executor.value(f"d {name}")  # type: ignore[union-attr]
 
-    def bind(self, given: Specs, trained: Iterable[str], trains: bool) -> Executor:
-        """The executor for inputs of these shapes and types: made when first needed."""
-        key = tuple((name, tuple(shape), str(kind)) for name, (shape, kind) in given.items())
+    def bind(self, given: Specs, trained: Iterable[str], trains: bool, adds: bool = False) -> Executor:
+        """The executor for inputs of these shapes and types: made when first needed. ``adds`` to gradients or not."""
+        key = (adds, *((name, tuple(shape), str(kind)) for name, (shape, kind) in given.items()))
         if key not in self._executors:
             known = {**self.params, **self.computed}
             graph: Any = self.net.graph
@@ -198,7 +198,8 @@ class DeviceNet:
             )  # fmt: skip
             mine = set(trained) if trains else set()
             taps = {name: found.specs[name] for name in self.net.taps}
-            requests = {name: "write" if name in mine or name in taps else "null" for name in names}
+            kind = "add" if adds else "write"
+            requests = {name: kind if name in mine or name in taps else "null" for name in names}
             gradients = dict(self.gradients) if trains else {}
             for role, arrays in (("input", held), ("gradient", gradients)):
                 arrays |= {name: self.context.zeros(*spec, role) for name, spec in taps.items()}

@@ -29,6 +29,7 @@ class Feeder:
         self._title, self._devices, self._comm = title, devices, comm
         self._fed: dict[str, Array] = {}
         self._start: int | None = None
+        self._length = 0
         self.last: list[dict[str, Array]] = []
         """The inputs of the last step."""
 
@@ -51,11 +52,15 @@ class Feeder:
                 f"but its shape is {tuple(array.shape)}"
             )
         rows = part(len(array), ranks, rank)
-        self._fed[name], self._start = array[rows], None if local else rows.start
+        self._fed[name], self._start, self._length = array[rows], None if local else rows.start, len(array)
 
     def first_row(self, rows: int) -> int:
         """Place of this rank's first row in the global batch; where nobody says, ranks are taken to have ``rows``."""
         return self._start if self._start is not None else rows * (self._comm.rank if self._comm is not None else 0)
+
+    def global_rows(self, rows: int) -> int:
+        """Rows of the global batch; where nobody says, ranks are taken to have ``rows``."""
+        return self._length if self._start is not None else rows * (self._comm.size if self._comm is not None else 1)
 
     def batches(self) -> list[dict[str, Array]]:
         """The inputs of every device for the next step: rows of what was fed, and what readers give."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,8 @@ class ParallelModel(ModelState):
         self._plan_hook = plan_hook
         self._buckets: GradientBuckets | None = None
         self._rows: list[int] = []
-        self._bound = self._absent = False
+        self._bound = self._absent = self._quiet = False
+        self._added = 0  # rows whose gradients wait for an update
         self._group: Any = None  # GPUs that NCCL joins
         self._lock = threading.Lock()
 
@@ -123,7 +125,7 @@ class ParallelModel(ModelState):
     def _bind(self, specs: Sequence[Mapping[str, Any]]) -> None:
         first, self._bound = not self._bound, True
         for device, given in zip(self.devices, specs, strict=True):
-            device.bind(given, self.trained, self.options.trains)
+            device.bind(given, self.trained, self.options.trains, self._added > 0)
         if first:
             self._check_kept()
             if self._plan_hook is not None:
@@ -183,6 +185,24 @@ class ParallelModel(ModelState):
                 self._step()
         return self
 
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Inside, steps of `run` end with backward; the next step outside adds its gradients to theirs and updates.
+
+        So n batches count as one n times as large, whose losses are to be scaled by 1 / n. Raises ParallelizeError for
+        models whose gradients cannot add up.
+        """
+        if not (self.options.trains and self.reduces) or self.master.loose or self.master.net.taps:
+            raise ParallelizeError(
+                f"no_sync: the model '{self.model.name}' must train and sum its gradients, without sparse tables and "
+                "dynamic_memory_management"
+            )
+        self._quiet = True
+        try:
+            yield
+        finally:
+            self._quiet = False
+
     def _barrier(self) -> None:
         """Wait for the ranks that have not begun their run yet."""
         self._say_where()
@@ -203,7 +223,7 @@ class ParallelModel(ModelState):
         )
         rows = [max((len(a) for a in inputs.values() if a.ndim), default=0) for inputs in batches]
         self._rows = [0] * len(rows) if self._absent else rows
-        starts = np.cumsum([self._feeder.first_row(sum(rows)), *rows])
+        starts = np.cumsum([self._added + self._feeder.first_row(sum(rows)), *rows])
         for device, inputs, start in zip(self.devices, batches, starts, strict=False):
             executor: Any = device.executor
             executor.first_row, executor.step = int(start), self.iteration
@@ -218,12 +238,15 @@ class ParallelModel(ModelState):
         for device, computed in zip(self.devices, before, strict=False):
             for name, array in computed.items():
                 copyto(device.computed[name], array)
-        self.iteration += 1
+        self.iteration += not self._quiet
         heads = [self._heads(*pair) for pair in zip(self.devices, self._seeds(), strict=True)]
         self._arrived = dict.fromkeys(self.trained, 0)
-        ready = self._ready if self._buckets is not None else None
+        ready = self._ready if self._buckets is not None and not self._quiet else None
         self._walk(lambda executor, i: executor.stages(False, heads=heads[i], on_ready=ready))
         self._sync_computed()
+        self._added = self._added + self._feeder.global_rows(sum(rows)) if self._quiet else 0
+        if self._quiet:
+            return
         self._reduce()
         self._update()
         if self.reduces:

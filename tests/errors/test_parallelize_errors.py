@@ -154,6 +154,7 @@ recorder.cases(
     combine_of_another_kind=lambda: make(combine_spatial_bn="hosts"),
     nccl_on_processors=lambda: make(use_nccl=True),
     weighting_of_another_kind=lambda: make(loss_weighting="rows"),
+    adding_without_sums=lambda: blocks().no_sync().__enter__(),
     uneven_of_another_kind=lambda: make(uneven="skip"),
     transport_of_another_kind=lambda: make(transport="float8"),
     sharded_of_another_kind=lambda: make(sharded_update="zero"),

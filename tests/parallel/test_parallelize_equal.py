@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.parallel.mpi_helper import run_ranks
-from tests.parallel.parallelized import MODELS, alike, build, check_parts, train
+from tests.parallel.parallelized import MODELS, alike, batches, build, check_parts, train, train_in_parts
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -28,6 +28,15 @@ def test_net_types_and_memory_change_no_bit(name: str) -> None:
                  {**plain, "optimize_gradient_memory": True}, {**plain, "dynamic_memory_management": True}):  # fmt: skip
         for key, value in train(name, [0, 1, 2], **more)[0].items():
             np.testing.assert_array_equal(value, wanted[key], err_msg=f"{name} {more} {key}")
+
+
+@pytest.mark.parametrize("name", ["momentum", "clipped", "adam", "shared"])
+def test_gradients_of_several_batches_add_up(name: str) -> None:
+    alone, _ = train(name, [0])
+    for ids, more in (([0], {}), ([1, 0], {}), ([0, 1], {"optimize_gradient_memory": True})):
+        found, model = train_in_parts(name, ids, **more)
+        alike(found, alone, (name, ids))
+        assert model.iteration == len(batches(name))
 
 
 @pytest.mark.parametrize("devices", [1, 2, 5])

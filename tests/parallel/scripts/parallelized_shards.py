@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 import arrayexec as ax
 from arrayexec import comm
-from tests.parallel.parallelized import batches, build, train
+from tests.parallel.parallelized import batches, build, train, train_in_parts
 
 folder = Path(sys.argv[1])
 ranks = comm.init()
@@ -32,6 +32,17 @@ for name in ("sgd", "momentum", "adam", "adagrad", "shared", "combined, uneven")
         assert saved[0].keys() == saved[1].keys()
         for key, value in saved[0].items():
             assert np.array_equal(value, saved[1][key]), (name, key)
+
+# gradients of several batches add up before ranks sum them
+for name in ("momentum", "adam"):
+    wanted, _ = train(name, [0])
+    for devices, sharded in (([0], False), ([0], True), ([0, 1], True)):
+        if 8 // ranks.size < len(devices):
+            continue
+        found, model = train_in_parts(name, devices, ranks, sharded_update=sharded, loss_weighting="samples")
+        model.check_consistency()
+        for key, value in wanted.items():
+            assert np.abs(found[key] - value).max() <= 1e-5 * np.abs(value).max(), (name, devices, sharded, key)
 
 # a checkpoint goes on, in parts and whole, on these ranks and on one
 for name in ("momentum", "adam"):
