@@ -15,7 +15,7 @@ from ..dims import ANY, UNKNOWN, insert, replace
 from ..errors import AttributeValueError, format_shape
 from ..registry import Op, Sample, Temp, register_op
 from .box_overlap import BLOCK, CHUNK, Suppression, match, overlap, overlap_temps
-from .checks import check_floating, check_rank
+from .checks import check_floating, check_least, check_rank
 from .index import gather
 from .precision import wide
 
@@ -128,12 +128,11 @@ class box_nms(Op):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
+        check_least(self, "coord_start", "score_index", least=0)
         taken = range(self.coord_start, self.coord_start + 4)
-        for name in ("coord_start", "score_index", "id_index"):
+        for name in ("score_index", "id_index"):
             place = getattr(self, name)
-            if place < 0 and name != "id_index":
-                raise AttributeValueError(f"_contrib_box_nms: attribute '{name}' must be at least 0, but it is {place}")
-            if place in taken and name != "coord_start":
+            if place in taken:
                 raise AttributeValueError(
                     f"_contrib_box_nms: attribute '{name}' must not be one of the coordinates {taken.start} to "
                     f"{taken.stop - 1}, but it is {place}"

@@ -197,10 +197,8 @@ class _eye(Op):
     examples = ({"N": 3}, {"N": 2, "M": 4, "k": 1, "dtype": "int32"})
 
     def __post_init__(self) -> None:
-        if self.N < 1 or self.M < 0:
-            raise AttributeValueError(
-                f"_eye: attributes 'N' and 'M' must be at least 1 and 0, but they are {self.N} and {self.M}"
-            )
+        check_least(self, "N")
+        check_least(self, "M", least=0)
 
     def infer(self, s: Any) -> None:
         s.out = (self.N, self.M or self.N)

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..errors import AttributeValueError
 from ..registry import Op, Sample, Temp, register_op
+from .checks import check_least
 from .index import gather, scatter_add, scatter_temps, whole
 
 
@@ -34,11 +34,7 @@ class Embedding(Op):
     )
 
     def __post_init__(self) -> None:
-        if self.input_dim < 1 or self.output_dim < 1:
-            raise AttributeValueError(
-                "Embedding: input_dim and output_dim must be at least 1, "
-                f"but they are {self.input_dim} and {self.output_dim}"
-            )
+        check_least(self, "input_dim", "output_dim")
 
     def infer(self, s: Any) -> None:
         s.weight = (self.input_dim, self.output_dim)

@@ -63,7 +63,7 @@ def test_inference() -> None:
     assert kinds["node_output"] == np.float16
     with pytest.raises(ShapeError, match=r"Embedding 'node': weight 'weight' must be \(5, 2\), but it is \(5, 3\)"):
         shapes_of("Embedding", {"data": (4,), "weight": (5, 3)}, input_dim=5, output_dim=2)
-    with pytest.raises(AttributeValueError, match="must be at least 1, but they are 0 and 2"):
+    with pytest.raises(AttributeValueError, match="must be at least 1, but it is 0"):
         graph_of("Embedding", input_dim=0, output_dim=2)
 
 
