@@ -5,6 +5,7 @@ Matrices lie in the last two axes; any number of axes before them counts the mat
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -305,10 +306,13 @@ def _diagonal(matrices: Array, offset: int) -> Array:
     return flat[..., start : start + count * (size + 1) : size + 1]
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class _Diagonal(Op):
     """Base of extractdiag and makediag: a vector (…, n - |offset|) and square matrices (…, n, n)."""
 
-    def _infer(self: Any, s: Any, vector: str, matrix: str) -> None:
+    offset: int = 0
+
+    def _infer(self, s: Any, vector: str, matrix: str) -> None:
         check_rank(s, matrix, 2)
         square(s, matrix)
         beyond = abs(self.offset)
@@ -327,7 +331,6 @@ class _Diagonal(Op):
 class _linalg_extractdiag(_Diagonal):
     """``out`` = a diagonal of A, ``offset`` places above the main one (below if negative): A (…, n, n), out (…, m)."""
 
-    offset: int = 0
     linear = ("A",)
     examples = ({"A": (2, 3, 3)}, {"A": (3, 3), "offset": 1}, {"A": (3, 3), "offset": -2})
 
@@ -346,7 +349,6 @@ class _linalg_extractdiag(_Diagonal):
 class _linalg_makediag(_Diagonal):
     """``out`` = matrices of zeros with A on a diagonal: A (…, m), out (…, n, n) with n = m + |offset|."""
 
-    offset: int = 0
     linear = ("A",)
     examples = ({"A": (2, 3)}, {"A": (2, 3), "offset": 1}, {"A": (2, 2), "offset": -2})
 
@@ -361,10 +363,14 @@ class _linalg_makediag(_Diagonal):
         xp.copyto(dA, xp.diagonal(dout, self.offset, -2, -1))
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class _Triangle(Op):
     """Base of extracttrian and maketrian: a vector (…, m(m+1)/2) and square matrices (…, n, n), m = n - |offset|."""
 
-    def _infer(self: Any, s: Any, vector: str, matrix: str) -> None:
+    offset: int = 0
+    lower: bool = True
+
+    def _infer(self, s: Any, vector: str, matrix: str) -> None:
         check_rank(s, matrix, 2)
         square(s, matrix)
         beyond = abs(self.offset)
@@ -384,7 +390,7 @@ class _Triangle(Op):
         side = size - beyond
         setattr(s, vector, stacked(lead, side * (side + 1) // 2))
 
-    def _lines(self: Any, size: int) -> Iterable[tuple[tuple[Any, ...], slice]]:
+    def _lines(self, size: int) -> Iterable[tuple[tuple[Any, ...], slice]]:
         """A row of the lower triangle or a column of the upper one in the matrix, and where it lies in the vector."""
         beyond, place = abs(self.offset), 0
         below = self.offset < 0 or (self.offset == 0 and self.lower)
@@ -403,8 +409,6 @@ class _linalg_extracttrian(_Triangle):
     and downwards if it is negative, whatever ``lower`` says.
     """
 
-    offset: int = 0
-    lower: bool = True
     linear = ("A",)
     examples = (
         {"A": (2, 3, 3)},
@@ -430,8 +434,6 @@ class _linalg_extracttrian(_Triangle):
 class _linalg_maketrian(_Triangle):
     """``out`` = matrices of zeros with A in a triangle, as extracttrian reads it: A (…, m(m+1)/2), out (…, n, n)."""
 
-    offset: int = 0
-    lower: bool = True
     linear = ("A",)
     examples = ({"A": (2, 6)}, {"A": (6,), "lower": False}, {"A": (3,), "offset": 1}, {"A": (3,), "offset": -1})
 

@@ -7,6 +7,7 @@ at a time, or one large one, and then copied to where they belong.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -82,10 +83,16 @@ def substitute(xp: Any, triangle: Array, values: Array, lower: bool) -> None:
         xp.copyto(block, xp.linalg.solve(corner, block))
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class _Triangular(Op):
     """Base of trmm and trsm: A (…, n, n), of which a triangle is read; B and out (…, n, k), or (…, k, n) rightside."""
 
-    def infer(self: Any, s: Any) -> None:
+    transpose: bool = False
+    rightside: bool = False
+    lower: bool = True
+    alpha: float = 1.0
+
+    def infer(self, s: Any) -> None:
         same_stack(s, "A", "B", "out")
         square(s, "A")
         s.out = s.B
@@ -99,6 +106,14 @@ class _Triangular(Op):
     def types(self, t: Any) -> None:
         check_lapack(t, "A")
 
+    def slope(self, xp: Any, values: Array, arriving: Array, dA: Array) -> Array:
+        """``dA`` = gradient of ``op(A) · values`` (or ``values · op(A)``) for the triangle of A, 0 beside it."""
+        left, right = (turned(values), arriving) if self.rightside else (arriving, turned(values))
+        if self.transpose:
+            left, right = turned(right), turned(left)
+        xp.matmul(left, right, out=dA)
+        return keep_triangle(xp, dA, dA, self.lower)
+
 
 @register_op(aliases=("linalg_trmm",))
 class _linalg_trmm(_Triangular):
@@ -108,10 +123,6 @@ class _linalg_trmm(_Triangular):
     (…, n, k), or (…, k, n) with ``rightside``.
     """
 
-    transpose: bool = False
-    rightside: bool = False
-    lower: bool = True
-    alpha: float = 1.0
     examples = (
         {"A": (2, 3, 3), "B": (2, 3, 2), "alpha": 1.5},
         {"A": (3, 3), "B": (2, 3), "transpose": True, "rightside": True},
@@ -133,11 +144,7 @@ class _linalg_trmm(_Triangular):
             xp.matmul(*((dout, factor) if self.rightside else (factor, dout)), out=dB)
             xp.multiply(dB, self.alpha, out=dB)
         if dA is not None:
-            left, right = (turned(B), dout) if self.rightside else (dout, turned(B))
-            if self.transpose:
-                left, right = turned(right), turned(left)
-            xp.matmul(left, right, out=dA)
-            xp.multiply(keep_triangle(xp, dA, dA, self.lower), self.alpha, out=dA)
+            xp.multiply(self.slope(xp, B, dout, dA), self.alpha, out=dA)
 
 
 @register_op(aliases=("linalg_trsm",))
@@ -148,10 +155,6 @@ class _linalg_trsm(_Triangular):
     beside it is 0. B and out (…, n, k), or (…, k, n) with ``rightside``. A zero on the diagonal is an error.
     """
 
-    transpose: bool = False
-    rightside: bool = False
-    lower: bool = True
-    alpha: float = 1.0
     examples = (
         {"A": Sample((2, 3, 3), 1.0, 2.0), "B": (2, 3, 2), "alpha": 1.5},
         {"A": Sample((3, 3), 1.0, 2.0), "B": (2, 3), "transpose": True, "rightside": True},
@@ -183,11 +186,7 @@ class _linalg_trsm(_Triangular):
         if dB is not None:
             xp.multiply(solved, self.alpha, out=dB)
         if dA is not None:
-            left, right = (turned(out), solved) if self.rightside else (solved, turned(out))
-            if self.transpose:
-                left, right = turned(right), turned(left)
-            xp.matmul(left, right, out=dA)
-            xp.negative(keep_triangle(xp, dA, dA, self.lower), out=dA)
+            xp.negative(self.slope(xp, out, solved, dA), out=dA)
 
 
 class _Square(Op):
