@@ -15,14 +15,14 @@ import numpy as np
 
 from ..comm import Communicator, GradientBuckets
 from ..context import Context, asnumpy, copyto
-from ..errors import ArgumentError, BucketError, DeviceError, NotBoundError, UnknownNameError, near_miss
-from ..executor import check_values
+from ..errors import ArgumentError, BucketError, DeviceError, NotBoundError
 from ..streams import current_seed
 from .binding import bind_exec, check_arguments
 from .consistency import check_replicas
 from .executor_group import DataParallelExecutorGroup
 from .gradient_sync import Layout, describe_nodes, describe_updater
 from .loading import Described, first_rows, load_data, load_general, load_label
+from .manager_checks import bucket_key, check_value, known_names, let_go
 from .replicas import KINDS, Replicas
 from .split import split_input_slice
 
@@ -48,6 +48,8 @@ class DataParallelExecutorManager:
     ranks). ``grad_req='add'`` accumulates over several backwards until ``zero_grad``. Gradients are sums over the rows
     of all devices and ranks; a loss that divides by the rows of the batch divides by those of its own device.
     ``check_every``: steps after which `check_consistency` is called (0: never). ``transport``: as for `parallelize`.
+    ``max_groups``: how many buckets (a key and its shapes) stay bound, default all; the one not used for the longest
+    goes, and is planned and bound again when it comes back: less memory, slower switches.
     Raises ArgumentError, DeviceError, BucketError, ShapeError, UnknownNameError; PlanMismatchError if ranks disagree.
     """
 
@@ -57,7 +59,7 @@ class DataParallelExecutorManager:
         work_load_list: Sequence[float] | None = None, logger: Any = None,
         sym_gen: Callable[[Any], Any] | None = None, grad_req: str = "write", *,
         comm: Communicator | None = None, bucket_keys: Sequence[Any] | None = None, drop_pad: bool | None = None,
-        max_in_flight: int = 16, check_every: int = 0, transport: str | None = None,
+        max_in_flight: int = 16, check_every: int = 0, transport: str | None = None, max_groups: int | None = None,
     ) -> None:  # fmt: skip
         self.ctx = [ctx] if isinstance(ctx, Context) else list(ctx)
         if not self.ctx or len(set(self.ctx)) != len(self.ctx) or not all(isinstance(one, Context) for one in self.ctx):
@@ -69,10 +71,13 @@ class DataParallelExecutorManager:
             raise ArgumentError(f"grad_req must be 'write' or 'add', but it is {grad_req!r}")
         if symbol is None and sym_gen is None:
             raise ArgumentError("a manager needs a symbol, or sym_gen to make one for every bucket")
+        if max_groups is not None and max_groups < 1:
+            raise ArgumentError(f"max_groups must be at least 1, or None for all, but it is {max_groups}")
         self.logger = logger if logger is not None else logging.getLogger("arrayexec")
         self.sym_gen = sym_gen
         self.grad_req = grad_req
         self.check_every = check_every
+        self.max_groups = max_groups
         self.comm = comm if comm is not None and comm.size > 1 else None
         self.drop_pad = self.comm is not None if drop_pad is None else drop_pad
         self.step = 0
@@ -87,9 +92,9 @@ class DataParallelExecutorManager:
         check_arguments(self.symbol)
         inputs = {item.name for item in self._described.all}
         own = self.symbol.list_arguments()
-        self.arg_names = _known("arg_names", arg_names, own)
-        self.param_names = _known("param_names", param_names, own, [n for n in self.arg_names if n not in inputs])
-        self.aux_names = _known("aux_names", aux_names, self.symbol.list_auxiliary_states())
+        self.arg_names = known_names("arg_names", arg_names, own)
+        self.param_names = known_names("param_names", param_names, own, [n for n in self.arg_names if n not in inputs])
+        self.aux_names = known_names("aux_names", aux_names, self.symbol.list_auxiliary_states())
         self._inputs = inputs | set(self.arg_names) - set(self.param_names)
         self.slices = split_input_slice(self.batch_size, self.work_load_list)
         self._replicas = Replicas(self.ctx, next(i for i, load in enumerate(self.work_load_list) if load > 0))
@@ -104,7 +109,10 @@ class DataParallelExecutorManager:
         """What sums the gradients over ranks; ``events`` tells when."""
         if self.comm is not None:
             self.gradient_buckets = self._agree(self.comm, train_data, bucket_keys, max_in_flight, transport)
-        self.execgrp = self._group(self._default, self._described)
+        first = self.execgrp
+        self._first_names = {*first.param_names, *first.aux_names}
+        self._first_arrays = first.param_arrays, first.grad_arrays, first.aux_arrays
+        del first
         self.curr_execgrp: DataParallelExecutorGroup | None = None
         self._batch: Any = None
         # What the next update applies: gradients of these parameters, from these devices; whether they are summed over
@@ -127,7 +135,7 @@ class DataParallelExecutorManager:
                 raise BucketError(
                     "buckets under ranks must be announced: give bucket_keys=, or an iterator that has 'buckets'"
                 )
-            self._announced = [_hashable(key) for key in keys]
+            self._announced = [bucket_key(key) for key in keys]
             describe = getattr(train_data, "describe", None)
             for key in self._announced:
                 if key not in graphs:
@@ -157,7 +165,7 @@ class DataParallelExecutorManager:
         key = getattr(source, attribute, None)
         if key is None:
             raise BucketError(f"with sym_gen a {type(source).__name__} must have a {attribute}, but it has none")
-        return _hashable(key)
+        return bucket_key(key)
 
     def _generate(self, key: Any) -> _Generated:
         """Symbol of a bucket and, where ``sym_gen`` says them, names of its data and labels."""
@@ -167,10 +175,13 @@ class DataParallelExecutorManager:
         return self._generated[key]
 
     def _group(self, key: Any, described: Described) -> DataParallelExecutorGroup:
-        """The group of a bucket and its shapes: made when first needed."""
+        """The group of a bucket and its shapes: made when it is needed."""
         place = (key, tuple((item.name, item.shape, item.dtype) for item in described.all))
-        group = self._groups.get(place)
+        group = self._groups.pop(place, None)
         if group is None:
+            for other in let_go(self._groups, self.execgrp_bucket, self.max_groups):
+                if other != self._default:
+                    self._generated.pop(other, None)
             symbol = self._generate(key)[0]
             arguments = symbol.list_arguments()
             inputs = self._inputs | {item.name for item in described.all}
@@ -184,26 +195,31 @@ class DataParallelExecutorManager:
             )  # fmt: skip
             for kind, brought in (("parameters", group.param_names), ("aux", group.aux_names)):
                 for name in self._kept.keys() & set(brought):
-                    _check_value(name, self._kept[name], getattr(self._replicas.lead, kind)[name])
+                    check_value(name, self._kept[name], getattr(self._replicas.lead, kind)[name])
                     self._replicas.write(kind, name, self._kept.pop(name), "set_params")
             self._replicas.catch_up(before)
-            self._groups[place] = group
             self.execgrp_bucket.setdefault(key, group)
             if self._monitor is not None:
                 self._install(group, key)
+        self._groups[place] = group  # last: the one used last
         return group
 
     def _check_values(self, key: Any, names: Iterable[str]) -> None:
         """BucketError if a bucket brings a parameter or state that set_params had no value for."""
         if self._given is None:
             return
-        held = self._given | set(self.execgrp.param_names) | set(self.execgrp.aux_names)
+        held = self._given | self._first_names
         missing = next((name for name in names if name not in held), None)
         if missing is not None:
             raise BucketError(
                 f"bucket {key!r} brings '{missing}', which has no value: give it to set_params together with those of "
                 "the other buckets"
             )
+
+    @property
+    def execgrp(self) -> DataParallelExecutorGroup:
+        """The default bucket's group."""
+        return self._group(self._default, self._described)
 
     # parameters
 
@@ -235,7 +251,7 @@ class DataParallelExecutorManager:
                 self._replicas.check("set_params", kind, arrays)
             for name, value in arrays.items():
                 for held in self._replicas.of(kind, name):
-                    _check_value(name, value, held)
+                    check_value(name, value, held)
         for kind, arrays in given.items():
             for name, value in arrays.items():
                 if not self._replicas.of(kind, name):
@@ -274,17 +290,17 @@ class DataParallelExecutorManager:
     @property
     def param_arrays(self) -> list[list[Array]]:
         """For every parameter of the default bucket, its array on every device."""
-        return self.execgrp.param_arrays
+        return self._first_arrays[0]
 
     @property
     def grad_arrays(self) -> list[list[Array]]:
         """For every parameter of the default bucket, its gradient on every device."""
-        return self.execgrp.grad_arrays
+        return self._first_arrays[1]
 
     @property
     def aux_arrays(self) -> list[list[Array]]:
         """For every auxiliary state of the default bucket, its array on every device."""
-        return self.execgrp.aux_arrays
+        return self._first_arrays[2]
 
     # a step
 
@@ -425,27 +441,3 @@ class DataParallelExecutorManager:
         group = self._loaded("update_metric")
         if group is not None:
             group.update_metric(metric, labels, pre_sliced)
-
-
-def _hashable(key: Any) -> Any:
-    """A bucket key; a list counts as the tuple of its items."""
-    if isinstance(key, list):
-        return tuple(map(_hashable, key))
-    try:
-        hash(key)
-    except TypeError:
-        raise BucketError(f"a bucket key must be hashable (a number, a text, a tuple), but it is {key!r}") from None
-    return key
-
-
-def _known(title: str, given: Sequence[str] | None, known: list[str], default: list[str] | None = None) -> list[str]:
-    """Names given by the user, all of which must be known."""
-    names = list(given) if given is not None else known if default is None else default
-    stranger = next((name for name in names if name not in known), None)
-    if stranger is not None:
-        raise UnknownNameError(f"{title}: the symbol has no '{stranger}'{near_miss(stranger, known)}")
-    return names
-
-
-def _check_value(name: str, given: Array, held: Array) -> None:
-    check_values(f"set_params: '{name}'", given, held.shape, "the array given")

@@ -217,6 +217,11 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         errors.ArgumentError,
         "grad_req must be 'write' or 'add', but it is 'null'",
     ),
+    "max_groups": (
+        lambda: manager(max_groups=0),
+        errors.ArgumentError,
+        "max_groups must be at least 1, or None for all, but it is 0",
+    ),
     "no symbol": (
         lambda: DataParallelExecutorManager(None, ONE, FLAT),
         errors.ArgumentError,

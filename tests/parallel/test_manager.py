@@ -509,3 +509,35 @@ def test_memory_is_given_back_with_the_manager() -> None:
         assert [one() for one in watched] == [None] * len(watched)  # at once, without a collection
     finally:
         gc.enable()
+
+
+def test_groups_that_were_let_go_come_back_with_the_same_numbers() -> None:
+    def train(max_groups: int | None) -> tuple[list[Any], list[str], DataParallelExecutorManager]:
+        described = Described({"data": (4, 5)}, {"softmax_label": (4, 5)}, default_bucket_key=5)
+        manager = DataParallelExecutorManager(
+            None, [ax.cpu(0), ax.cpu(1)], described, sym_gen=lstm(1, 4, 9), max_groups=max_groups
+        )
+        random = np.random.default_rng(3)
+        shapes = {name: array[0].shape for name, array in zip(manager.param_names, manager.param_arrays, strict=True)}
+        manager.set_params({name: random.normal(0, 0.3, shape) for name, shape in shapes.items()}, {})
+        monitor = ax.mon.Monitor(1, pattern=".*softmax_output")
+        manager.install_monitor(monitor)
+        updater, outputs, watched = ax.optimizer.get_updater(ax.optimizer.create("adam")), [], []
+        for key in (5, 3, 4, 5, 2, 3, 5):
+            words = random.integers(0, 9, (4, key)).astype("float32")
+            monitor.tic()
+            manager.load_data_batch(DataBatch([words], [words], bucket_key=key))
+            manager.forward(is_train=True)
+            manager.backward()
+            outputs.append(manager.get_outputs()[0].copy())
+            watched.append(len(monitor.toc()))
+            manager.update(updater)
+        return outputs, watched, manager
+
+    everything, seen, manager = train(None)
+    assert len(manager.execgrp_bucket) == 4
+    for most in (1, 2):
+        found, watched, manager = train(most)
+        assert len(manager.execgrp_bucket) == most and watched == seen and min(seen) > 0
+        assert all(np.array_equal(a, b) for a, b in zip(found, everything, strict=True))
+        assert manager.execgrp.slices == manager.slices

@@ -21,7 +21,7 @@ BUCKETS = (10, 20, 30, 40, 60)
 ORDERS = {"ascending": BUCKETS, "descending": BUCKETS[::-1], "random": (30, 60, 10, 40, 20)}
 
 
-def peak(order: tuple[int, ...], hidden: int, vocabulary: int, rows: int) -> int:
+def peak(order: tuple[int, ...], hidden: int, vocabulary: int, rows: int, max_groups: int | None = None) -> int:
     """Highest traced bytes over a training step in each bucket, from the manager's beginning."""
     quiet = logging.getLogger("quiet")
     quiet.setLevel(logging.ERROR)
@@ -34,13 +34,13 @@ def peak(order: tuple[int, ...], hidden: int, vocabulary: int, rows: int) -> int
     tracemalloc.start()
     try:
         manager = DataParallelExecutorManager(
-            None, ax.cpu(), described, sym_gen=lstm(2, hidden, vocabulary), logger=quiet
+            None, ax.cpu(), described, sym_gen=lstm(2, hidden, vocabulary), logger=quiet, max_groups=max_groups
         )  # fmt: skip
         for batch in batches:
             manager.load_data_batch(batch)
             manager.forward(is_train=True)
             manager.backward()
-        assert len(manager.execgrp_bucket) == len(order)
+        assert len(manager.execgrp_bucket) == (max_groups or len(order))
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -62,6 +62,13 @@ def test_five_buckets_take_the_arrays_of_the_largest(order: tuple[int, ...], alo
     print(f"bucket 60 alone {alone[0] / MIB:.1f} MiB, four more: {more / MIB:+.2f}, of these objects {objects / MIB:.2f}")
     assert more - objects <= MIB
     assert objects <= 12 * MIB
+
+
+@pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS.keys())
+def test_buckets_bound_one_at_a_time_take_what_the_largest_takes(order: tuple[int, ...], alone: tuple[int, int]) -> None:
+    more = peak(order, 200, 10_000, 32, max_groups=1) - alone[0]
+    print(f"bucket 60 alone {alone[0] / MIB:.1f} MiB, four more, one bound at a time: {more / MIB:+.2f}")
+    assert more <= MIB
 
 
 def test_visits_after_the_first_take_no_more() -> None:
