@@ -90,7 +90,7 @@ NETWORKS = {
         {"data": (4, 64, 512), "mask": (4, 64)},
     ),
     "arcface": Network("arcface", {"classes": 20, "size": 16, "width": 0.25, "dtype": "float64"}, {"dtype": "float64"}, {"data": (3, 3, 64, 64)}, {"data": (4, 3, 112, 112)}),
-    "ssd": Network("ssd", {"classes": 3, "width": 0.125}, {}, {"data": (1, 3, 300, 300)}, {"data": (1, 3, 300, 300)}),
+    "ssd": Network("ssd", {"classes": 3, "width": 0.25}, {}, {"data": (1, 3, 300, 300)}, {"data": (1, 3, 300, 300)}),
     "retinaface": Network("retinaface", {"width": 0.25}, {}, {"data": (2, 3, 64, 64), **FACES}, {"data": (2, 3, 64, 64), **FACES}),
 }  # fmt: skip
 
