@@ -93,7 +93,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--stop", type=int, help="epochs after which to stop and leave the rest for later")
     parser.add_argument("--batch", type=int, default=64, help="images of a batch, over all devices and ranks")
-    parser.add_argument("--images", type=int, default=512, help="how many images are made, without --data")
+    parser.add_argument("--images", type=int, default=1024, help="how many images are made, without --data")
     parser.add_argument("--blocks", type=int, default=3, help="residual blocks of a stage; 3 is ResNet-20")
     parser.add_argument("--data", help="an npz file with images, labels, test_images, test_labels")
     parser.add_argument("--checkpoint", help="file to save to after every epoch, and to go on from")
