@@ -5,39 +5,17 @@ A loss head outputs what it outputs; what it minimises is added to ``losses``, w
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from tests.networks.walker import pairs, read
+from tests.networks.graph import Walker, pairs
 
 Tensor = torch.Tensor
-OPERATORS: dict[str, Callable[..., Any]] = {}
-
-
-def op(*names: str) -> Callable[[Any], Any]:
-    """Register a function (inputs, attributes, losses) for these operators."""
-
-    def register(function: Any) -> Any:
-        OPERATORS.update(dict.fromkeys(names, function))
-        return function
-
-    return register
-
-
-def walk(text: str, arrays: Mapping[str, Tensor], losses: list[Tensor]) -> list[Tensor]:
-    document, values = json.loads(text), list[tuple[Tensor, ...]]()
-    for node in document["nodes"]:
-        if node["op"] == "null":
-            values.append((arrays[node["name"]],))
-            continue
-        attributes = {key: read(value) for key, value in node.get("attrs", {}).items() if key[:2] != "__"}
-        found = OPERATORS[node["op"]]([values[i][output] for i, output, *_ in node["inputs"]], attributes, losses)
-        values.append(found if isinstance(found, tuple) else (found,))
-    return [values[i][output] for i, output, *_ in document["heads"]]
+TORCH = Walker()
+op, walk = TORCH.op, TORCH.walk  # the extra argument: the list of losses
 
 
 @op("Convolution", "Deconvolution")
@@ -147,7 +125,7 @@ def one_hot(x: Sequence[Tensor], a: Mapping[str, Any], losses: list[Tensor]) -> 
     return F.one_hot(x[0].long(), a["depth"]).double()
 
 
-for _name, _function in {
+TORCH.short({
     "Flatten": lambda x, a: x[0].flatten(1),
     "Concat": lambda x, a: torch.cat([v.expand(len(x[-1]), *v.shape[1:]) if len(v) == 1 else v for v in x], a.get("dim", 1)),
     "transpose": lambda x, a: x[0].permute(a["axes"]),
@@ -172,5 +150,4 @@ for _name, _function in {
     **dict.fromkeys(("elemwise_add", "_plus", "_Plus", "broadcast_add"), lambda x, a: x[0] + x[1]),
     **dict.fromkeys(("elemwise_sub", "_minus", "_Minus"), lambda x, a: x[0] - x[1]),
     **dict.fromkeys(("elemwise_mul", "_mul", "_Mul", "broadcast_mul"), lambda x, a: x[0] * x[1]),
-}.items():
-    OPERATORS[_name] = lambda x, a, losses, function=_function: function(x, a)
+})

@@ -6,51 +6,24 @@ they output, dropout passes its input on, as in inference.
 
 from __future__ import annotations
 
-import ast
 import itertools
-import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from tests.networks.graph import Walker, pairs
+
 Array = np.ndarray
-OPERATORS: dict[str, Callable[..., Any]] = {}
 
 
-def op(*names: str) -> Callable[[Any], Any]:
-    """Register a function (inputs, attributes, is_train) for these operators."""
-
-    def register(function: Any) -> Any:
-        OPERATORS.update(dict.fromkeys(names, function))
-        return function
-
-    return register
-
-
-def read(text: str) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
+PLAIN = Walker()
+op = PLAIN.op
 
 
 def walk(text: str, arrays: Mapping[str, Array], is_train: bool = False) -> list[Array]:
-    document, values = json.loads(text), list[tuple[Array, ...]]()
-    for node in document["nodes"]:
-        if node["op"] == "null":
-            values.append((arrays[node["name"]],))
-            continue
-        attributes = {key: read(value) for key, value in node.get("attrs", {}).items() if key[:2] != "__"}
-        found = OPERATORS[node["op"]]([values[i][output] for i, output, *_ in node["inputs"]], attributes, is_train)
-        values.append(found if isinstance(found, tuple) else (found,))
-    return [values[i][output] for i, output, *_ in document["heads"]]
-
-
-def pairs(a: Mapping[str, Any], key: str, count: int, default: int) -> list[int]:
-    value = a.get(key) or (default,) * count
-    return list(value) if isinstance(value, tuple) else [value] * count
+    return PLAIN.walk(text, arrays, is_train)
 
 
 def windows(data: Array, kernel: Sequence[int], stride: Sequence[int], dilate: Sequence[int], sizes: Sequence[int]) -> Any:
@@ -264,7 +237,7 @@ def one_hot(x: Sequence[Array], a: Mapping[str, Any], is_train: bool) -> Array:
     return np.where(x[0][..., None] == np.arange(a["depth"]), a.get("on_value", 1.0), a.get("off_value", 0.0))
 
 
-for _name, _function in {
+PLAIN.short({
     "Flatten": lambda x, a: x[0].reshape(len(x[0]), -1),
     "Concat": lambda x, a: np.concatenate(x, a.get("dim", 1)),
     "transpose": lambda x, a: x[0].transpose(a["axes"]),
@@ -291,5 +264,4 @@ for _name, _function in {
     **dict.fromkeys(("elemwise_add", "_plus", "_Plus", "broadcast_add"), lambda x, a: x[0] + x[1]),
     **dict.fromkeys(("elemwise_sub", "_minus", "_Minus"), lambda x, a: x[0] - x[1]),
     **dict.fromkeys(("elemwise_mul", "_mul", "_Mul", "broadcast_mul"), lambda x, a: x[0] * x[1]),
-}.items():
-    OPERATORS[_name] = lambda x, a, is_train, function=_function: function(x, a)
+})
