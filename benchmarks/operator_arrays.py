@@ -151,10 +151,10 @@ PLACES = np.stack([np.arange(320) % 32, np.arange(320) % 30]).astype(np.float32)
 INDICES = [
     R("take", "LSTM-200", dict(a=(10000, 200), indices=Sample((32, 30), 0, 9999, True)),
       "a[indices.astype(int)]", "peers.rows_added(np, dout, indices, a)", "F.embedding(indices.long(), a)"),
-    R("pick", "LSTM-200 output", dict(data=WORDS, index=LABELS), "data[np.arange(320), index.astype(int)]",
-      "peers.one_added(np, dout, data, index)", "data.gather(1, index.long()[:, None])[:, 0]"),
-    R("batch_take", "LSTM-200 output", dict(a=WORDS, indices=LABELS), "a[np.arange(320), indices.astype(int)]",
-      "peers.one_added(np, dout, a, indices)", "a.gather(1, indices.long()[:, None])[:, 0]"),
+    R("pick", "LSTM-200 output", dict(data=WORDS, index=LABELS),
+      "data[np.arange(320), index.astype(int).clip(0, 9999)]", "peers.one_added(np, dout, data, index)", "data.gather(1, index.long()[:, None])[:, 0]"),
+    R("batch_take", "LSTM-200 output", dict(a=WORDS, indices=LABELS),
+      "a[np.arange(320), indices.astype(int).clip(0, 9999)]", "peers.one_added(np, dout, a, indices)", "a.gather(1, indices.long()[:, None])[:, 0]"),
     R("one_hot", "LSTM-200 output", dict(indices=LABELS, depth=10000),
       "peers.one_added(np, 1, np.empty((320, 10000), np.float32), indices)",
       torch="F.one_hot(indices.long(), 10000).float()"),
@@ -164,7 +164,7 @@ INDICES = [
       "peers.added_at(np, dout, data.shape, indices)"),
     R("scatter_nd", "LSTM-200", dict(data=(320, 200), indices=PLACES, shape=(32, 30, 200)),
       "(lambda full: (full.__setitem__(tuple(indices.astype(int)), data), full)[1])"
-      "(np.zeros((32, 30, 200), np.float32))",
+      "(np.full((32, 30, 200), 0, np.float32))",
       "dout[tuple(indices.astype(int))]"),
     R("_scatter_set_nd", "LSTM-200", dict(lhs=(32, 30, 200), rhs=(320, 200), indices=PLACES, shape=(32, 30, 200)),
       "(lambda full: (full.__setitem__(tuple(indices.astype(int)), rhs), full)[1])(lhs.copy())"),
@@ -181,7 +181,7 @@ INDICES = [
       "data * (np.arange(30)[:, None] < sequence_length)[..., None]",
       "dout * (np.arange(30)[:, None] < sequence_length)[..., None], np.zeros(32)"),
     R("SequenceLast", "LSTM-200", dict(data=STEPS, sequence_length=LENGTHS, use_sequence_length=True),
-      "data[sequence_length.astype(int) - 1, np.arange(32)]"),
+      "data[sequence_length.astype(int).clip(1, 30) - 1, np.arange(32)]"),
     R("SequenceReverse", "LSTM-200", dict(data=STEPS, sequence_length=LENGTHS, use_sequence_length=True),
       "(lambda i: data[np.where(i < sequence_length, sequence_length - 1 - i, i).astype(int), "
       "np.arange(32)])(np.arange(30)[:, None])"),

@@ -100,20 +100,23 @@ class JoinedMoments(Op):
     def meet(self, kind: str, comm: Any, parts: Sequence[Mapping[str, Array]]) -> None:
         """Do the body of ``kind`` for the devices whose arrays are ``parts`` and for all ranks of ``comm``, if any."""
 
-        def total(terms: Sequence[Array]) -> Array:
-            found = np.sum(terms, axis=0)
+        def total(terms: list[Array]) -> Array:
+            found = terms[0]
+            for term in terms[1:]:
+                found += term
             if comm is not None:
                 comm.allreduce(found)
             return found
 
         held = [asnumpy(part["data"]).astype(np.float64) for part in parts]
         if kind == "forward":
-            weighted = total([np.stack([n * mean, n]) for mean, _, n in held])
-            count = np.maximum(weighted[1], 1)
-            mean = weighted[0] / count
-            squares = total([m2 + n * (own - mean) ** 2 for own, m2, n in held])
+            found = np.empty_like(held[0])
+            found[::2] = total([_weighted(one) for one in held])
+            count = np.maximum(found[2], 1)
+            found[0] /= count
+            found[1] = total([_squares(one, found[0]) for one in held]) / count
             for part in parts:
-                copyto(part["out"], np.stack([mean, squares / count, weighted[1]]))
+                copyto(part["out"], found)
             return
         arriving = total([asnumpy(part["dout"])[:2].astype(np.float64) for part in parts])
         for part, (own, _, n) in zip(parts, held, strict=True):
@@ -121,6 +124,22 @@ class JoinedMoments(Op):
             share = np.maximum(count, 1)
             from_mean = (arriving[0] + 2 * arriving[1] * (own - mean)) * n / share
             copyto(part["ddata"], np.stack([from_mean, arriving[1] / share, np.zeros_like(own)]))
+
+
+def _weighted(moments: Array) -> Array:
+    """Sum and number of the values of one device."""
+    found = moments[::2].copy()
+    found[0] *= found[1]
+    return found
+
+
+def _squares(moments: Array, middle: Array) -> Array:
+    """Sum of the squared distances of one device's values from ``middle``."""
+    found = moments[0] - middle
+    found *= found
+    found *= moments[2]
+    found += moments[1]
+    return found
 
 
 @register_op(name="_normalized")

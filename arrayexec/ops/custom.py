@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from .. import operator
+from ..context import namespace
 from ..dims import ANY, known
 from ..errors import AttributeValueError, OperatorDefinitionError
 from ..registry import Many, Op, register_op
@@ -181,12 +182,11 @@ class _Scale(operator.CustomOp):
         self.factor = factor
 
     def forward(self, is_train: Any, req: Any, in_data: Any, out_data: Any, aux: Any) -> None:
-        self.assign(out_data[0], req[0], in_data[0])
-        out_data[0] *= self.factor
+        namespace(in_data[0]).multiply(in_data[0], self.factor, out=out_data[0])
 
     def backward(self, req: Any, out_grad: Any, in_data: Any, out_data: Any, in_grad: Any, aux: Any) -> None:
-        self.assign(in_grad[0], req[0], out_grad[0])
-        in_grad[0] *= self.factor
+        if req[0] != "null":
+            namespace(out_grad[0]).multiply(out_grad[0], self.factor, out=in_grad[0])
 
 
 @operator.register("arrayexec.Scale")

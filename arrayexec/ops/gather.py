@@ -7,9 +7,11 @@ nearest place that could be meant. On a GPU the host waits for that answer.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from ..context import asnumpy
 from ..dims import ANY, UNKNOWN
 from ..errors import AttributeValueError, format_shape
 from ..registry import Op, Sample, Temp, register_op
@@ -21,19 +23,32 @@ from .reduce import Scratch
 
 def flat_temps(indices: tuple[int, ...]) -> dict[str, Any]:
     """Scratch of :func:`flat_places`."""
-    count = (math.prod(indices[1:]),)
-    return {"place": (count, "int64"), "part": (count, "int64")}
+    return {"places": ((indices[0], math.prod(indices[1:])), "int64")}
 
 
-def flat_places(xp: Any, title: str, indices: Any, dims: Sequence[int], place: Any, part: Any) -> None:
-    """``place`` = positions in a C-contiguous array of ``dims`` of the columns of ``indices`` (len(dims), …)."""
-    place.fill(0)
-    for axis, dim in enumerate(dims):
-        xp.copyto(part.reshape(indices.shape[1:]), indices[axis], casting="unsafe")
-        refuse_outside(xp, part, -dim, dim, f"{title}: row {axis} of indices")
-        xp.remainder(part, max(dim, 1), out=part)
-        xp.multiply(place, dim, out=place)
-        xp.add(place, part, out=place)
+def flat_places(xp: Any, title: str, indices: Any, dims: Sequence[int], places: Any) -> Any:
+    """Positions in a C-contiguous array of ``dims`` of the columns of ``indices`` (len(dims), …): a row of ``places``.
+
+    IndexRangeError where there is none.
+    """
+    xp.copyto(places.reshape(indices.shape), indices, casting="unsafe")
+    found = places[0]
+    if not _all_within(places, dims):
+        for axis, dim in enumerate(dims):
+            refuse_outside(xp, places[axis], -dim, dim, f"{title}: row {axis} of indices")
+            xp.remainder(places[axis], max(dim, 1), out=places[axis])
+    for axis in range(1, len(dims)):
+        xp.multiply(found, dims[axis], out=found)
+        xp.add(found, places[axis], out=found)
+    return found
+
+
+def _all_within(places: Any, dims: Sequence[int]) -> bool:
+    """Whether each row of ``places`` is from 0 to below its one of ``dims``: the host waits for the answer."""
+    if not places.size:
+        return True
+    largest = asnumpy(places.view("uint64").max(axis=1)).tolist()  # negative ones are huge without a sign
+    return all(map(operator.lt, largest, dims))
 
 
 def infer_nd(s: Any, whole: str, piece: str) -> None:
@@ -55,7 +70,8 @@ def infer_nd(s: Any, whole: str, piece: str) -> None:
 
 def as_rows(array: Any, depth: int) -> Any:
     """``array`` with its first ``depth`` axes made one and the others made another; a copy if it is not contiguous."""
-    return array.reshape(math.prod(array.shape[:depth]), math.prod(array.shape[depth:]))
+    shape = array.shape
+    return array.reshape(math.prod(shape[:depth]), math.prod(shape[depth:]))
 
 
 @register_op
@@ -77,21 +93,19 @@ class gather_nd(Op):
         infer_nd(s, "data", "out")
 
     def temps(self, s: Any) -> Scratch:
-        depth, (count,) = s.indices[0], flat_temps(s.indices)["place"][0]
+        depth, count = flat_temps(s.indices)["places"][0]
         inner = math.prod(s.data[depth:])
         sums = scatter_temps((math.prod(s.data[:depth]), inner), (count, inner), s.dtype("data"))
         return {**flat_temps(s.indices), **sums}
 
-    def forward(self, xp: Any, data: Any, indices: Any, out: Any, place: Temp, part: Temp) -> None:
-        dims = data.shape[: len(indices)]
-        flat_places(xp, "gather_nd", indices, dims, place, part)
+    def forward(self, xp: Any, data: Any, indices: Any, out: Any, places: Temp) -> None:
+        place = flat_places(xp, "gather_nd", indices, data.shape[: len(indices)], places)
         gather(xp, as_rows(data, len(indices)), place, 0, as_rows(out, indices.ndim - 1))
 
     def backward(
-        self, xp: Any, dout: Any, indices: Any, ddata: Any, place: Temp, part: Temp, flat: Temp, wide: Temp
+        self, xp: Any, dout: Any, indices: Any, ddata: Any, places: Temp, flat: Temp, wide: Temp
     ) -> None:
-        dims = ddata.shape[: len(indices)]
-        flat_places(xp, "gather_nd", indices, dims, place, part)
+        place = flat_places(xp, "gather_nd", indices, ddata.shape[: len(indices)], places)
         scatter_add(xp, as_rows(ddata, len(indices)), place, as_rows(dout, indices.ndim - 1), flat, wide)
 
 
@@ -100,16 +114,14 @@ class _Assigning(Op):
 
     no_gradient = ("indices",)
 
-    def put(self, xp: Any, indices: Any, new: Any, out: Any, place: Any, part: Any) -> None:
+    def put(self, xp: Any, indices: Any, new: Any, out: Any, places: Any) -> None:
         """Write ``new``; of rows for one place the last stays (on a GPU: one of them)."""
-        dims = out.shape[: len(indices)]
-        flat_places(xp, self.form.name, indices, dims, place, part)
+        place = flat_places(xp, self.form.name, indices, out.shape[: len(indices)], places)
         as_rows(out, len(indices))[place] = as_rows(new, indices.ndim - 1)
 
-    def spread(self, xp: Any, indices: Any, dout: Any, dold: Any, dnew: Any, place: Any, part: Any) -> None:
+    def spread(self, xp: Any, indices: Any, dout: Any, dold: Any, dnew: Any, places: Any) -> None:
         """``dnew`` = the rows of ``dout`` at the places, ``dold`` = the others, each if it is wanted."""
-        dims = dout.shape[: len(indices)]
-        flat_places(xp, self.form.name, indices, dims, place, part)
+        place = flat_places(xp, self.form.name, indices, dout.shape[: len(indices)], places)
         if dnew is not None:
             gather(xp, as_rows(dout, len(indices)), place, 0, as_rows(dnew, indices.ndim - 1))
         if dold is not None:
@@ -148,12 +160,12 @@ class scatter_nd(_Assigning):
         s.out = self.shape
         infer_nd(s, "out", "data")
 
-    def forward(self, xp: Any, data: Any, indices: Any, out: Any, place: Temp, part: Temp) -> None:
+    def forward(self, xp: Any, data: Any, indices: Any, out: Any, places: Temp) -> None:
         out.fill(0)
-        self.put(xp, indices, data, out, place, part)
+        self.put(xp, indices, data, out, places)
 
-    def backward(self, xp: Any, dout: Any, indices: Any, ddata: Any, place: Temp, part: Temp) -> None:
-        self.spread(xp, indices, dout, None, ddata, place, part)
+    def backward(self, xp: Any, dout: Any, indices: Any, ddata: Any, places: Temp) -> None:
+        self.spread(xp, indices, dout, None, ddata, places)
 
     def gradient(self, sym: Any, dout: Any, indices: Any) -> Mapping[str, Any]:
         return {"data": sym.gather_nd(dout, indices)}
@@ -177,12 +189,12 @@ class _scatter_set_nd(_Assigning):
         s.lhs = s.out
         infer_nd(s, "out", "rhs")
 
-    def forward(self, xp: Any, lhs: Any, rhs: Any, indices: Any, out: Any, place: Temp, part: Temp) -> None:
+    def forward(self, xp: Any, lhs: Any, rhs: Any, indices: Any, out: Any, places: Temp) -> None:
         xp.copyto(out, lhs)
-        self.put(xp, indices, rhs, out, place, part)
+        self.put(xp, indices, rhs, out, places)
 
-    def backward(self, xp: Any, dout: Any, indices: Any, dlhs: Any, drhs: Any, place: Temp, part: Temp) -> None:
-        self.spread(xp, indices, dout, dlhs, drhs, place, part)
+    def backward(self, xp: Any, dout: Any, indices: Any, dlhs: Any, drhs: Any, places: Temp) -> None:
+        self.spread(xp, indices, dout, dlhs, drhs, places)
 
 
 @register_op
@@ -207,15 +219,15 @@ class _contrib_index_copy(_Assigning):
         return flat_temps((1, *s.index_vector))
 
     def forward(
-        self, xp: Any, old_tensor: Any, index_vector: Any, new_tensor: Any, out: Any, place: Temp, part: Temp
+        self, xp: Any, old_tensor: Any, index_vector: Any, new_tensor: Any, out: Any, places: Temp
     ) -> None:
         xp.copyto(out, old_tensor)
-        self.put(xp, index_vector[None], new_tensor, out, place, part)
+        self.put(xp, index_vector[None], new_tensor, out, places)
 
     def backward(
-        self, xp: Any, dout: Any, index_vector: Any, dold_tensor: Any, dnew_tensor: Any, place: Temp, part: Temp
+        self, xp: Any, dout: Any, index_vector: Any, dold_tensor: Any, dnew_tensor: Any, places: Temp
     ) -> None:
-        self.spread(xp, index_vector[None], dout, dold_tensor, dnew_tensor, place, part)
+        self.spread(xp, index_vector[None], dout, dold_tensor, dnew_tensor, places)
 
 
 @register_op

@@ -40,6 +40,13 @@ def _flat(data: Array) -> Array:
     return data.reshape(data.shape[0] * data.shape[1], math.prod(data.shape[2:]))
 
 
+def _between(xp: Any, lengths: Array, low: int, high: int) -> Array:
+    """Lengths truncated, then moved into [low, high]."""
+    whole = lengths.astype("int64")
+    xp.minimum(whole, high, out=whole)
+    return xp.maximum(whole, low, out=whole)
+
+
 class Sequence(Op):
     """Base: attributes, inputs, and places of steps and rows."""
 
@@ -70,7 +77,7 @@ class Sequence(Op):
                 steps, here = xp.arange(part.start, part.stop).reshape(-1, 1), lengths.reshape(1, -1)
             else:
                 steps, here = xp.arange(second).reshape(1, -1), lengths[part].reshape(-1, 1)
-            yield _Part(part, steps, xp.clip(here.astype("int64"), 0, shape[self.axis]))
+            yield _Part(part, steps, _between(xp, here, 0, shape[self.axis]))
 
 
 @register_op
@@ -163,9 +170,14 @@ class SequenceLast(Sequence):
     def _last(self, xp: Any, lengths: Array, shape: tuple[int, ...]) -> Iterator[tuple[slice, Array]]:
         """Some rows, and the places of their last steps in the plane of steps and rows."""
         for rows in spans(len(lengths), PLANE):
-            step = xp.clip(lengths[rows].astype("int64"), 1, shape[self.axis]) - 1
-            row = xp.arange(rows.start, rows.stop)
-            yield rows, step * shape[1] + row if self.axis == 0 else row * shape[1] + step
+            step = _between(xp, lengths[rows], 1, shape[self.axis])
+            if self.axis == 0:
+                xp.subtract(step, 1, out=step)
+                xp.multiply(step, shape[1], out=step)
+                yield rows, xp.add(step, xp.arange(rows.start, rows.stop), out=step)
+            else:
+                row = xp.arange(rows.start * shape[1] - 1, rows.stop * shape[1] - 1, shape[1])
+                yield rows, xp.add(step, row, out=step)
 
 
 @register_op
