@@ -9,7 +9,7 @@ from typing import Any
 
 from ..context import Context
 from ..errors import BindError, UnknownNameError, format_shape, near_miss
-from ..executor import Arena, Executor, assemble, inferred, pool_of
+from ..executor import Arena, Executor, assemble, inferred, placed, pool_of
 
 Array = Any
 
@@ -58,13 +58,15 @@ def bind_exec(
     sym: Any, ctx: Context, input_shapes: Mapping[str, Sequence[int]], param_names: Sequence[str],
     need_grad: bool | Iterable[str] = False, base_exec: Executor | None = None,
     shared_data_arrays: MutableMapping[str, Array] | None = None, input_types: Mapping[str, Any] | None = None,
-    logger: Any = logging, *, store: DeviceStore | None = None, grad_req: str = "write",
+    logger: Any = logging, *, store: DeviceStore | None = None, grad_req: str | Mapping[str, str] = "write",
+    group2ctx: Mapping[str, Context] | None = None,
 ) -> Executor:  # fmt: skip
     """Bind a symbol for training on one device.
 
     Inputs lie in ``shared_data_arrays``, created or grown there (with a warning that advises a larger default bucket);
     parameters, gradients and auxiliary states are those of ``base_exec`` where it has them, else new. ``need_grad``:
-    True for all parameters, or their names. Raises BindError, UnknownNameError, ShapeError and TypeInferenceError.
+    True for all parameters, or names. ``grad_req``: one request for all of these, or one by name. ``group2ctx``: as for
+    ``Symbol.bind``. Raises BindError, UnknownNameError, ShapeError and TypeInferenceError.
     """
     if store is None:
         store = DeviceStore.of(base_exec) if base_exec is not None else DeviceStore(ctx)
@@ -103,8 +105,9 @@ def bind_exec(
                 f"bind: parameter '{name}' must be {format_shape(specs[name][0])} {specs[name][1].name}, "
                 f"but the one shared with the other buckets is {format_shape(held.shape)} {held.dtype.name}"
             )
+    requests = grad_req.__getitem__ if isinstance(grad_req, Mapping) else lambda _: grad_req
     executor = assemble(
-        found, ctx, {n: grad_req if n in wanted else "null" for n in names},
+        found, placed(sym, ctx, group2ctx, "bind"), {n: requests(n) if n in wanted else "null" for n in names},
         {n: store.parameters[n] for n in parameters if n in store.parameters},
         {n: store.gradients[n] for n in parameters if n in wanted and n in store.gradients},
         {n: store.aux[n] for n in aux_names if n in store.aux}, inputs, pool, store.arena,

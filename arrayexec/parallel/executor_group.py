@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from ..context import Context, asnumpy, copyto
+from ..context import Context, copyto
 from ..errors import NotBoundError, ShapeError, format_shape
-from ..executor import Executor
+from ..executor import Executor, note_write
 from ..threads import cores, limited_blas
 from .binding import DeviceStore, bind_exec, ignored_parameters
 from .loading import Described, batch_axis, load_general, rows_of
+from .merging import first_part, merged, row_axes
 
 Array = Any
 
@@ -25,16 +26,18 @@ class DataParallelExecutorGroup:
     """Executors of one symbol on several devices, each with its slice of the batch.
 
     ``train_data`` gives ``provide_data`` and ``provide_label`` (descriptions of the whole batch); ``shared_group``
-    lends parameters, gradients, states and memory by name. Devices whose slice is empty have no executor. Attributes
-    are MXNet's: ``train_execs slices data_names label_names param_names aux_names param_idx data_arrays label_arrays
-    param_arrays grad_arrays aux_arrays shared_data_arrays`` (one mapping a device).
+    lends parameters, gradients, states and memory by name. Devices whose slice is empty have no executor.
+    ``grad_req``: that of all parameters, or one a name (absent: null). ``group2ctxs``: a `group2ctx` a device.
+    Attributes are MXNet's: ``train_execs slices data_names label_names param_names aux_names param_idx data_arrays
+    label_arrays param_arrays grad_arrays aux_arrays shared_data_arrays`` (one mapping a device).
     """
 
     def __init__(
         self, sym: Any, arg_names: Sequence[str], param_names: Sequence[str], ctx: Sequence[Context],
         slices: Sequence[slice], train_data: Any, shared_group: DataParallelExecutorGroup | None = None,
-        grad_req: str = "write", *,
+        grad_req: str | Mapping[str, str] = "write", *,
         stores: Sequence[DeviceStore] | None = None, logger: Any = logging,
+        group2ctxs: Sequence[Mapping[str, Context] | None] | None = None,
     ) -> None:  # fmt: skip
         self.symbol = sym
         self.ctx = list(ctx)
@@ -50,9 +53,11 @@ class DataParallelExecutorGroup:
         wanted = set(param_names)
         self.param_idx = [i for i, name in enumerate(arg_names) if name in wanted]
         self.param_names = [arg_names[i] for i in self.param_idx]
+        every = dict.fromkeys(self.param_names, grad_req) if isinstance(grad_req, str) else grad_req
+        requests = {n: request for n, request in every.items() if n in arguments and request != "null"}
         ignored = ignored_parameters(sym)
-        self.trained_names = [name for name in self.param_names if name not in ignored]
-        """Parameters that an update changes: all but those whose values count for nothing."""
+        self.trained_names = [name for name in self.param_names if name in requests and name not in ignored]
+        """Parameters that an update changes: with a gradient, and with values that count for something."""
         if stores is None:
             stores = shared_group.stores if shared_group is not None else [DeviceStore(one) for one in self.ctx]
         self.stores: list[DeviceStore] = list(stores)
@@ -62,8 +67,9 @@ class DataParallelExecutorGroup:
         self.train_execs: list[Executor] = [
             bind_exec(
                 sym, self.ctx[i], {item.name: self._part(item, self.slices[i]) for item in inputs},
-                self.param_names, True, None, self.stores[i].inputs, {item.name: item.dtype for item in inputs},
-                logger, store=self.stores[i], grad_req=grad_req,
+                self.param_names, requests.keys(), None, self.stores[i].inputs,
+                {item.name: item.dtype for item in inputs}, logger, store=self.stores[i], grad_req=requests,
+                group2ctx=group2ctxs[i] if group2ctxs else None,
             )
             for i in self.devices
         ]  # fmt: skip
@@ -173,41 +179,108 @@ class DataParallelExecutorGroup:
         outputs = [executor.outputs for executor in self.train_execs]
         if number >= len(outputs[0]):
             return [head] * len(outputs)  # one too many, as the executors will say
-        rows = [mine[number].shape[0] for mine in outputs]
-        if head.shape[:1] != (sum(rows),):
+        if len(outputs) == 1:
+            return [_on(self.train_execs[0].context, head)]
+        axis = self.output_axes[number] or 0
+        rows = [mine[number].shape[axis] for mine in outputs]
+        if head.shape[axis : axis + 1] != (sum(rows),):
             raise ShapeError(
                 f"backward: head gradient {number} must have the {sum(rows)} rows of all devices, but its shape is "
                 f"{format_shape(head.shape)}"
             )
+        return self._cut(head, axis, rows)
+
+    def _cut(self, array: Array, axis: int, rows: Sequence[int]) -> list[Array]:
+        """Consecutive ``rows`` of an array, each where its device is."""
         ends = np.cumsum(rows).tolist()
         return [
-            _on(executor.context, head[end - count : end])
+            _on(executor.context, array[rows_of(axis, slice(end - count, end))])
             for executor, count, end in zip(self.train_execs, rows, ends, strict=True)
         ]
 
-    def get_outputs(self, merge_multi_context: bool = True) -> list[Any]:
-        """Copies of the outputs: NumPy arrays of the whole batch, or one list of device arrays an output."""
+    @functools.cached_property
+    def _row_axes(self) -> tuple[dict[str, int | None], list[int | None]]:
+        return row_axes(self.symbol, self.described)
+
+    @property
+    def output_axes(self) -> list[int | None]:
+        """For every output the axis that has the rows of the batch; None where there is none."""
+        return self._row_axes[1]
+
+    def get_outputs(self, merge_multi_context: bool = True, copy: bool = True) -> list[Any]:
+        """Copies of the outputs, each of the whole batch on the first device, or one list of device arrays an output.
+
+        Without ``copy`` what lies on one device is the executor's own array, which the next forward overwrites.
+        """
         self._check_ran("outputs")
-        outputs = zip(*(executor.outputs for executor in self.train_execs), strict=True)
-        if not merge_multi_context:
-            return [[part.copy() for part in parts] for parts in outputs]
-        return [np.concatenate([asnumpy(part) for part in parts]) for parts in outputs]
+        outputs = [list(parts) for parts in zip(*(one.outputs for one in self.train_execs), strict=True)]
+        axes = self.output_axes if merge_multi_context and len(self.train_execs) > 1 else [None] * len(outputs)
+        return [self._handed(*one, merge_multi_context, copy) for one in zip(outputs, axes, strict=True)]
+
+    def get_arguments(
+        self, names: Sequence[str], gradients: bool = False, merge_multi_context: bool = True, copy: bool = True
+    ) -> list[Any]:
+        """Arguments, or their gradients, as `get_outputs` gives outputs."""
+        axes = self._row_axes[0] | self._axis
+        held = [one.grad_dict if gradients else one.arg_dict for one in self.train_execs]
+        parts = _by_name(names, held)
+        return [
+            self._handed(mine, axes[name], merge_multi_context, copy) for name, mine in zip(names, parts, strict=True)
+        ]
+
+    def _handed(self, parts: list[Array], axis: int | None, merge: bool, copy: bool) -> Any:
+        if merge and len(parts) > 1:
+            return merged(parts, axis, self.train_execs[0].context)
+        handed = [part.copy() for part in parts] if copy else parts
+        return handed[0] if merge else handed
+
+    def set_arguments(self, names: Sequence[str], values: Sequence[Any]) -> None:
+        """Write arguments: each value a number, an array of the whole batch, or a list of arrays by device."""
+        axes = self._row_axes[0] | self._axis
+        held = _by_name(names, [executor.arg_dict for executor in self.train_execs])
+        for name, value, targets in zip(names, values, held, strict=True):
+            if hasattr(value, "shape"):
+                axis = axes[name] or 0
+                value = self._cut(value, axis, [target.shape[axis] for target in targets])
+            parts = value if isinstance(value, list | tuple) else [value] * len(targets)
+            for target, part in zip(targets, parts, strict=True):
+                copyto(target, np.broadcast_to(part, target.shape) if isinstance(part, int | float) else part)
+                note_write(target, "set_states")
 
     def _check_ran(self, what: str) -> None:
         if not self._ran:
             raise NotBoundError(f"{what}: run forward first")
 
-    def update_metric(self, metric: Any, labels: Sequence[Any], pre_sliced: bool = False) -> None:
-        """Count every device's outputs against its rows of ``labels`` (``pre_sliced``: lists by device already)."""
+    def update_metric(
+        self, metric: Any, labels: Sequence[Any], pre_sliced: bool = False, valid: int | None = None
+    ) -> None:
+        """Count every device's outputs against its rows of ``labels`` (``pre_sliced``: lists by device already).
+
+        Only the first ``valid`` rows of the batch count (None: all). A metric that knows ``update_dict`` is given
+        labels and outputs by name.
+        """
         self._check_ran("update_metric")
         axes = [self._axis[name] for name in self._labels]
         axes += [0] * (len(labels) - len(axes))
+        names = self.symbol.list_outputs()
+        named = hasattr(metric, "update_dict") and len(set(names)) == len(names) and not pre_sliced
         for place, executor in enumerate(self.train_execs):
             rows = self.slices[self.devices[place]]
+            end = rows.stop if valid is None else min(rows.stop, valid)
+            if end <= rows.start:
+                continue
+            outputs = executor.outputs
+            if end < rows.stop:
+                part, count = end - rows.start, rows.stop - rows.start
+                pairs = zip(outputs, self.output_axes, strict=True)
+                outputs = [first_part(output, axis, part, count) for output, axis in pairs]
             mine = labels[place] if pre_sliced else [
-                label[rows_of(axis, rows)] for label, axis in zip(labels, axes, strict=False)
+                label[rows_of(axis, slice(rows.start, end))] for label, axis in zip(labels, axes, strict=False)
             ]  # fmt: skip
-            metric.update(list(mine), executor.outputs)
+            if named and len(mine) == len(self._labels):
+                metric.update_dict(dict(zip(self._labels, mine, strict=True)), dict(zip(names, outputs, strict=True)))
+            else:
+                metric.update(list(mine), outputs)
 
 
 def _by_name(names: Sequence[str], held: Sequence[Mapping[str, Array]]) -> list[list[Array]]:

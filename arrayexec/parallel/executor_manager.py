@@ -20,9 +20,10 @@ from ..streams import current_seed
 from .binding import bind_exec, check_arguments
 from .consistency import check_replicas
 from .executor_group import DataParallelExecutorGroup
-from .gradient_sync import Layout, describe_nodes, describe_updater
+from .gradient_sync import Layout, describe_updater
 from .loading import Described, first_rows, load_data, load_general, load_label
-from .manager_checks import bucket_key, check_value, known_names, let_go
+from .manager_checks import bucket_key, check_given, check_value, known_names, let_go
+from .merging import on_host
 from .replicas import KINDS, Replicas
 from .split import split_input_slice
 
@@ -97,7 +98,7 @@ class DataParallelExecutorManager:
         self.aux_names = known_names("aux_names", aux_names, self.symbol.list_auxiliary_states())
         self._inputs = inputs | set(self.arg_names) - set(self.param_names)
         self.slices = split_input_slice(self.batch_size, self.work_load_list)
-        self._replicas = Replicas(self.ctx, next(i for i, load in enumerate(self.work_load_list) if load > 0))
+        self._replicas = self._make_replicas()
         self.stores = self._replicas.stores
         self._groups: dict[tuple[Any, Hashable], DataParallelExecutorGroup] = {}
         self.execgrp_bucket: dict[Any, DataParallelExecutorGroup] = {}
@@ -141,8 +142,7 @@ class DataParallelExecutorManager:
                 if key not in graphs:
                     graphs[key] = self._generate(key)[0]
                     layout.add(key, graphs[key], Described.of(*describe(key)) if describe is not None else None)
-        description = {
-            **layout.description(),
+        options = {
             "grad_req": self.grad_req,
             "drop_pad": self.drop_pad,
             "max_in_flight": max_in_flight,
@@ -151,9 +151,8 @@ class DataParallelExecutorManager:
             "buckets": self._announced,
             "batches an epoch": getattr(train_data, "num_batches", None),
         }
-        for key, graph in graphs.items():
-            description |= describe_nodes(key, graph)
-        comm.agree(description, "the model and its training")
+        layout.agree(comm, graphs, options)
+        layout.ignored |= self._fixed
         return layout.connect(comm, self._replicas.lead, max_in_flight=max_in_flight, transport=transport)
 
     # buckets
@@ -184,19 +183,20 @@ class DataParallelExecutorManager:
                     self._generated.pop(other, None)
             symbol = self._generate(key)[0]
             arguments = symbol.list_arguments()
-            inputs = self._inputs | {item.name for item in described.all}
+            inputs = self._inputs.union((item.name for item in described.all), *filter(None, self._generate(key)[1:]))
             parameters = [name for name in arguments if name not in inputs]
             self._check_values(key, (*parameters, *symbol.list_auxiliary_states()))
             slices = split_input_slice(described.rows, self.work_load_list, short=True)
             before = self._replicas.names()
             group = DataParallelExecutorGroup(
-                symbol, arguments, parameters, self.ctx, slices, described, None, self.grad_req, stores=self.stores,
-                logger=self.logger,
+                symbol, arguments, parameters, self.ctx, slices, described, stores=self.stores, logger=self.logger,
+                **self._group_options(symbol, parameters),
             )  # fmt: skip
             for kind, brought in (("parameters", group.param_names), ("aux", group.aux_names)):
                 for name in self._kept.keys() & set(brought):
                     check_value(name, self._kept[name], getattr(self._replicas.lead, kind)[name])
                     self._replicas.write(kind, name, self._kept.pop(name), "set_params")
+            self._bring(symbol)
             self._replicas.catch_up(before)
             self.execgrp_bucket.setdefault(key, group)
             if self._monitor is not None:
@@ -204,17 +204,22 @@ class DataParallelExecutorManager:
         self._groups[place] = group  # last: the one used last
         return group
 
+    # what a manager with more options has otherwise
+
+    _fixed: frozenset[str] = frozenset()
+
+    def _make_replicas(self) -> Replicas:
+        return Replicas(self.ctx, next(i for i, load in enumerate(self.work_load_list) if load > 0))
+
+    def _group_options(self, symbol: Any, parameters: Sequence[str]) -> dict[str, Any]:
+        return {"grad_req": self.grad_req}
+
+    def _bring(self, symbol: Any) -> None:
+        """A bucket has been bound."""
+
     def _check_values(self, key: Any, names: Iterable[str]) -> None:
-        """BucketError if a bucket brings a parameter or state that set_params had no value for."""
-        if self._given is None:
-            return
-        held = self._given | self._first_names
-        missing = next((name for name in names if name not in held), None)
-        if missing is not None:
-            raise BucketError(
-                f"bucket {key!r} brings '{missing}', which has no value: give it to set_params together with those of "
-                "the other buckets"
-            )
+        if self._given is not None:
+            check_given(key, names, self._given | self._first_names)
 
     @property
     def execgrp(self) -> DataParallelExecutorGroup:
@@ -254,21 +259,15 @@ class DataParallelExecutorManager:
                     check_value(name, value, held)
         for kind, arrays in given.items():
             for name, value in arrays.items():
-                if not self._replicas.of(kind, name):
+                if not self._replicas.write(kind, name, value, "set_params"):
                     self._kept[name] = np.array(asnumpy(value))
-                self._replicas.write(kind, name, value, "set_params")
         self._given = (self._given or set()).union(*given.values())
         if self.comm is not None:
             self.broadcast_parameters()
 
     def broadcast_parameters(self) -> None:
-        """Give all ranks and devices the parameters and states of rank 0's leading device; collective."""
-        for kind in KINDS:
-            held = getattr(self._replicas.lead, kind)
-            for name in sorted(held):
-                if self.comm is not None:
-                    self.comm.broadcast(held[name])
-                self._replicas.write(kind, name, held[name], "broadcast_parameters")
+        """Give all ranks and devices what rank 0's leading device has; collective."""
+        self._replicas.broadcast(self.comm)
 
     def copy_to(self, arg_params: Mapping[str, Array], aux_params: Mapping[str, Array] | None = None) -> None:
         """Write parameters and auxiliary states into the given arrays: the mean over devices (states: over ranks, too).
@@ -280,8 +279,8 @@ class DataParallelExecutorManager:
             for name, mean in self._replicas.means(kind, given, comm).items():
                 copyto(given[name], mean)
 
-    def _merge_states(self) -> None:
-        """Give all devices and ranks the mean of their auxiliary states, which each moves from its own rows."""
+    def merge_states(self) -> None:
+        """Give all devices and ranks the mean of the states that each moves from its rows; collective after training."""
         if self._moved and (self.comm is not None or len(self.ctx) > 1):
             for name, mean in self._replicas.means("aux", self._replicas.lead.aux, self.comm).items():
                 self._replicas.write("aux", name, mean, "the mean of states")
@@ -304,16 +303,18 @@ class DataParallelExecutorManager:
 
     # a step
 
-    def load_data_batch(self, data_batch: Any) -> None:
+    def load_data_batch(self, data_batch: Any, drop_pad: bool | None = None) -> None:
         """Take a batch: choose (or make) the group of its bucket and shapes, copy arrays in.
 
-        Raises BucketError for a key that was not announced under ranks, ShapeError for arrays that do not fit.
+        ``drop_pad``: that of this batch, if it has one. Raises BucketError for a key that was not announced under
+        ranks, ShapeError for arrays that do not fit.
         """
         key = self._key(data_batch, "bucket_key")
         if self._announced is not None and key not in self._announced and key != self._default:
             raise BucketError(f"bucket {key!r} was not announced; announced are {self._announced}")
         described = self._describe(key, data_batch)
-        valid = described.rows - (getattr(data_batch, "pad", None) or 0) if self.drop_pad else described.rows
+        drops = self.drop_pad if drop_pad is None else drop_pad
+        valid = described.rows - ((getattr(data_batch, "pad", None) or 0) if drops else 0)
         self._batch, self.curr_execgrp = None, None
         if valid > 0:
             arrays = data_batch
@@ -345,8 +346,7 @@ class DataParallelExecutorManager:
     def forward(self, is_train: bool = False) -> None:
         """Run forward on the loaded batch; training advances the step that addresses the random streams.
 
-        Inference uses the mean of the auxiliary states over devices and ranks: with ranks, the first one after training
-        is collective if the symbol has states.
+        Inference begins with `merge_states`.
         """
         group = self._loaded("forward")
         if self.comm is not None:
@@ -354,7 +354,7 @@ class DataParallelExecutorManager:
         if is_train:
             self._moved = True
         else:
-            self._merge_states()
+            self.merge_states()
         if group is not None:
             group.forward(is_train, self.step, getattr(self._batch, "first_row", 0) or 0)
         self.step += bool(is_train)
@@ -402,7 +402,8 @@ class DataParallelExecutorManager:
     def update(self, updater: Any) -> None:
         """Apply ``updater(name, gradient, parameter)`` once a parameter, to gradients summed over devices and ranks.
 
-        Parameters that nobody used are left alone, as are fixed gammas; all, if ``updater.accepts(gradients)`` says no.
+        Or ``updater.update_all(names, gradients, parameters)``, where it has that. Parameters that nobody used are left
+        alone, as are fixed gammas.
         """
         if self._summed is None:
             raise NotBoundError("update: run backward first")
@@ -412,10 +413,15 @@ class DataParallelExecutorManager:
         if not self._summed:
             self._sum()
         lead = self._replicas.lead
-        accepts = getattr(updater, "accepts", bool)
-        for name in self._used if accepts([lead.gradients[name] for name in self._used]) else ():
-            updater(name, lead.gradients[name], lead.parameters[name])
-            self._replicas.write("parameters", name, lead.parameters[name], "the update")
+        names = list(self._used)
+        gradients, parameters = ([held[name] for name in names] for held in (lead.gradients, lead.parameters))
+        if hasattr(updater, "update_all"):
+            updater.update_all(names, gradients, parameters)
+        else:
+            for each in zip(names, gradients, parameters, strict=True):
+                updater(*each)
+        for name, parameter in zip(names, parameters, strict=True):
+            self._replicas.write("parameters", name, parameter, "the update")
         if self.comm is not None:
             self.comm.first_step_done()
         if self.check_every and self.step % self.check_every == 0:
@@ -434,10 +440,12 @@ class DataParallelExecutorManager:
     def get_outputs(self) -> list[np.ndarray[Any, Any]]:
         """Copies of the outputs of the loaded batch as NumPy arrays, device after device; none if there are no rows."""
         group = self._loaded("get_outputs")
-        return [] if group is None else group.get_outputs()
+        return [] if group is None else on_host(group.get_outputs())
 
-    def update_metric(self, metric: Any, labels: Sequence[Any], pre_sliced: bool = False) -> None:
-        """Count the outputs of the last forward against ``labels``; with ``drop_pad`` without padded rows."""
+    def update_metric(
+        self, metric: Any, labels: Sequence[Any], pre_sliced: bool = False, valid: int | None = None
+    ) -> None:
+        """Count the outputs of the last forward, of its first ``valid`` rows (None: all), against ``labels``."""
         group = self._loaded("update_metric")
         if group is not None:
-            group.update_metric(metric, labels, pre_sliced)
+            group.update_metric(metric, labels, pre_sliced, valid)

@@ -104,6 +104,13 @@ class Layout:
             segments = [block[: block.size // kind.itemsize * kind.itemsize].view(kind)]
         return GradientBuckets(comm, gradients, segments, **options)
 
+    def agree(self, comm: Communicator, graphs: Mapping[Any, Any], options: Mapping[str, object]) -> None:
+        """Raise PlanMismatchError on all ranks unless they have the same layout, symbols of buckets and ``options``."""
+        description = {**self.description(), **options}
+        for key, graph in graphs.items():
+            description |= describe_nodes(key, graph)
+        comm.agree(description, "the model and its training")
+
     def description(self) -> dict[str, object]:
         """What ranks must agree on: all but the number of rows."""
         inputs: dict[str, object] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from ..errors import BucketError, UnknownNameError, near_miss
@@ -36,6 +36,16 @@ def known_names(
 def check_value(name: str, given: Array, held: Array) -> None:
     """ShapeError unless a value given for ``name`` has the shape that is held."""
     check_values(f"set_params: '{name}'", given, held.shape, "the array given")
+
+
+def check_given(key: Any, names: Iterable[str], held: Collection[str]) -> None:
+    """BucketError if a bucket brings a parameter or state that set_params had no value for."""
+    missing = next((name for name in names if name not in held), None)
+    if missing is not None:
+        raise BucketError(
+            f"bucket {key!r} brings '{missing}', which has no value: give it to set_params together with those of "
+            "the other buckets"
+        )
 
 
 def let_go(groups: dict[Any, Any], first_of: dict[Any, Any], most: int | None) -> list[Any]:

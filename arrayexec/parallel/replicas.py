@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..comm import Communicator
-from ..context import Context, asnumpy, copyto
+from ..context import Context, asnumpy, context_of, copyto
 from ..errors import UnknownNameError, near_miss
 from ..executor import note_write
 from .binding import DeviceStore
@@ -25,6 +25,8 @@ class Replicas:
         self.lead = self.stores[lead]
         for store in self.stores:
             store.grown = self.lead.grown  # one warning for all devices
+        self.written: set[tuple[str, str]] = set()
+        """Kind and name of what has a value."""
 
     def of(self, kind: str, name: str) -> list[Array]:
         """One of the ``parameters`` (or ``aux``) on all devices that have it."""
@@ -51,12 +53,25 @@ class Replicas:
                     if store is not self.lead and name in mine and name not in had:
                         copyto(mine[name], first)
 
-    def write(self, kind: str, name: str, value: Array, words: str) -> None:
-        """Copy ``value`` to all devices, and tell that the engine has written it."""
-        for array in self.of(kind, name):
+    def write(self, kind: str, name: str, value: Array, words: str) -> bool:
+        """Copy ``value`` to all devices that have it, and tell that the engine has written it; whether any has."""
+        held = self.of(kind, name)
+        if held:
+            self.written.add((kind, name))
+        for array in held:
             if array is not value:
                 copyto(array, value)
             note_write(array, words)
+        return bool(held)
+
+    def broadcast(self, comm: Communicator | None) -> None:
+        """Give all ranks and devices the arrays of rank 0's leading device; collective."""
+        for kind in KINDS:
+            held = getattr(self.lead, kind)
+            for name in sorted(held):
+                if comm is not None:
+                    comm.broadcast(held[name])
+                self.write(kind, name, held[name], "broadcast_parameters")
 
     def means(self, kind: str, names: Iterable[str], comm: Communicator | None) -> dict[str, Any]:
         """Means over devices and ranks, in float64, where the mean of equal float32 numbers is that number."""
@@ -74,9 +89,9 @@ class Replicas:
     def sum_gradients(self, names: Iterable[str], devices: Iterable[int]) -> None:
         """Add the gradients of ``devices`` to those of the leading one, in their order."""
         others = [self.stores[i].gradients for i in devices if self.stores[i] is not self.lead]
-        context = self.lead.context
         for name in names if others else ():
             total = self.lead.gradients[name]
+            context = context_of(total)
             for gradients in others:
                 part = gradients.get(name)
                 if part is None:
@@ -90,6 +105,6 @@ class Replicas:
     def zero_gradients(self) -> None:
         """Set all gradients of all devices to zero."""
         for store in self.stores:
-            with store.context.device.enter():
-                for array in store.gradients.values():
+            for array in store.gradients.values():
+                with context_of(array).enter():
                     array.fill(0)

@@ -1,0 +1,82 @@
+"""A manager with what modules ask for: requests by name, gradients of inputs, states, shared parameters, first values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..context import Context
+from ..errors import DeviceError
+from .executor_manager import DataParallelExecutorManager
+from .replicas import KINDS, Replicas
+
+Array = Any
+FirstValue = Callable[[Any, str, str, Array], None]
+"""``(symbol, kind, name, host array)``: fills the array of a parameter or state that has no value yet."""
+
+
+class TrainingManager(DataParallelExecutorManager):
+    """See `DataParallelExecutorManager`; all its options by keyword, and:
+
+    ``grad_req``: that of all parameters, or a dict (parameters that it has not: write); ``fixed`` ones have null.
+    ``input_grads``: arguments that are no parameters and yet get gradients, by ``grad_req``, too. ``group2ctxs``: a
+    dict a device, see ``Symbol.bind``. ``shared``: a manager whose parameters, states and memory are used, by name.
+    ``names``: of data and labels of batches of the default bucket that do not say theirs.
+    """
+
+    def __init__(
+        self, symbol: Any, ctx: Sequence[Context], train_data: Any, *, grad_req: str | Mapping[str, str] = "write",
+        fixed: Collection[str] = (), input_grads: Collection[str] = (),
+        group2ctxs: Sequence[Mapping[str, Context] | None] | None = None, shared: TrainingManager | None = None,
+        names: tuple[Sequence[str] | None, Sequence[str] | None] = (None, None), **options: Any,
+    ) -> None:  # fmt: skip
+        self._requests, self._fixed, self._input_grads = grad_req, frozenset(fixed), input_grads
+        self._group2ctxs, self._shared = group2ctxs, shared
+        self.first_value: FirstValue | None = None
+        """Gives values to what a bucket brings and nobody gave a value for."""
+        if shared is not None and shared.ctx != list(ctx):
+            raise DeviceError(f"shared: the other manager must have the contexts {list(ctx)}, but it has {shared.ctx}")
+        if group2ctxs is not None and len(group2ctxs) != len(ctx):
+            raise DeviceError(f"group2ctxs has {len(group2ctxs)} dicts for {len(ctx)} contexts")
+        requests = [grad_req] if isinstance(grad_req, str) else grad_req.values()
+        super().__init__(symbol, ctx, train_data, grad_req="add" if "add" in requests else "write", **options)
+        if symbol is not None:
+            self._generated[self._default] = (symbol, *names)
+
+    def _make_replicas(self) -> Replicas:
+        return super()._make_replicas() if self._shared is None else self._shared._replicas
+
+    def _group_options(self, symbol: Any, parameters: Sequence[str]) -> dict[str, Any]:
+        wanted = {name: self._request(name) for name in (*parameters, *self._input_grads)}
+        return {"grad_req": wanted, "group2ctxs": self._group2ctxs}
+
+    def _request(self, name: str) -> str:
+        if name in self._fixed:
+            return "null"
+        return self._requests if isinstance(self._requests, str) else self._requests.get(name, "write")
+
+    def held(self, kind: str) -> dict[str, Array]:
+        """The leading device's ``parameters`` (or ``aux``) of all buckets bound so far."""
+        return dict(getattr(self._replicas.lead, kind))
+
+    def set_params(self, arg_params: Mapping[str, Any], aux_params: Mapping[str, Any] | None = None) -> None:
+        """See `DataParallelExecutorManager.set_params`; ``first_value`` gives the values that are still missing."""
+        self._fill(self.symbol, {("parameters", name) for name in arg_params} | {("aux", n) for n in aux_params or {}})
+        super().set_params(arg_params, aux_params)
+
+    def _bring(self, symbol: Any) -> None:
+        self._fill(symbol, set())
+
+    def _fill(self, symbol: Any, given: set[tuple[str, str]]) -> None:
+        for kind in KINDS if self.first_value is not None else ():
+            for name, array in self.held(kind).items():
+                if (kind, name) not in self._replicas.written | given:
+                    host = np.zeros(array.shape, array.dtype)
+                    self.first_value(symbol, kind, name, host)  # type: ignore[misc]
+                    self._replicas.write(kind, name, host, "the first value")
+
+    def _check_values(self, key: Any, names: Iterable[str]) -> None:
+        if self.first_value is None:
+            super()._check_values(key, names)
