@@ -1,13 +1,10 @@
-"""Every refusal of the training kit and of files of arrays: its whole text.
+"""Every refusal of the training kit: its whole text.
 
 The texts stand in ``texts_train.txt``; how they are recorded: ``recorder.py``.
 """
 
 from __future__ import annotations
 
-import io
-import struct
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,13 +17,12 @@ from arrayexec.train.batch import Shard
 from arrayexec.train.io import BucketSentenceIter, DataBatch, DataIter, NDArrayIter, PrefetchingIter, ResizeIter
 from arrayexec.train.monitor import Monitor
 from tests.errors.recorder import PACKAGE, Recorder, checks_of
-from tests.unit.test_files import V2, dense, params, shape
 
 # Those of test_loss_scale_errors.py and test_parallelize_errors.py.
 OTHER_FILES = {PACKAGE / "train" / f"{name}.py" for name in ("loss_scale", "model_helper", "model_optimizer")}
 RECORDER = Recorder(
     Path(__file__).parent / "texts_train.txt",
-    [*sorted({*(PACKAGE / "train").rglob("*.py")} - OTHER_FILES), PACKAGE / "files.py"],
+    sorted({*(PACKAGE / "train").rglob("*.py")} - OTHER_FILES),
     internal={"StopIteration"},
 )
 case, cases = RECORDER.case, RECORDER.cases
@@ -37,105 +33,6 @@ Var = sym.Variable
 def zeros(*dims: int) -> np.ndarray:
     return np.zeros(dims, np.float32)
 
-
-# --- files: .params --------------------------------------------------------------------------------------------------
-
-
-def loads(data: bytes, name: str = "a.params") -> Callable[[], Any]:
-    """A case: load a file of these bytes."""
-
-    def call() -> Any:
-        Path(name).write_bytes(data)
-        return files.load(name)
-
-    return call
-
-
-def sparse(kind: int, stored: tuple[int, ...], dims: tuple[int, ...], *indices: np.ndarray) -> bytes:
-    """The record of a sparse float32 array with zeros as values."""
-    head = struct.pack("<Ii", V2, kind) + shape(*stored) + shape(*dims) + struct.pack("<iii", 1, 0, 0)
-    codes = {"<i8": 6, "<f4": 0}
-    for index in indices:
-        head += struct.pack("<i", codes[index.dtype.str]) + shape(*index.shape)
-    return head + bytes(4 * int(np.prod(stored))) + b"".join(index.tobytes() for index in indices)
-
-
-def longs(*values: int) -> np.ndarray:
-    return np.array(values, "<i8")
-
-
-ONE = dense((1,), 0, bytes(4))
-
-cases(
-    params_magic=loads(struct.pack("<Q", 7)),
-    params_short=loads(struct.pack("<Q", 0x112)),
-    params_count=loads(params(ONE, count=1 << 40)),
-    params_array_magic=loads(params(struct.pack("<I", 99))),
-    params_storage=loads(params(struct.pack("<Ii", V2, 5))),
-    params_rank=loads(params(struct.pack("<Iii", V2, 0, 40))),
-    params_dims=loads(params(struct.pack("<Iiiq", V2, 0, 1, -2))),
-    params_type=loads(params(dense((1,), 8, bytes(4)))),
-    params_values=loads(params(dense((1 << 20,), 0, b""))),
-    params_impossible_dims=loads(params(dense((1 << 62, 1 << 62, 0), 0, b""))),
-    params_names_count=loads(params(ONE, ONE, names=(b"a",))),
-    params_names_length=loads(params(ONE)[:-8] + struct.pack("<QQ", 1, 1 << 40)),
-    params_names_text=loads(params(ONE, names=(b"\xff",))),
-    params_names_twice=loads(params(ONE, ONE, names=(b"a", b"a"))),
-    params_rest=loads(params(ONE) + b"more"),
-    sparse_shape=loads(params(sparse(2, (1,), (2, 2, 2), longs(0, 1), longs(0)))),
-    sparse_size=loads(params(sparse(1, (0, 1 << 40), (4, 1 << 40), longs()))),
-    sparse_index_type=loads(params(sparse(1, (1, 2), (3, 2), np.zeros(1, "<f4")))),
-    sparse_index=loads(params(sparse(1, (1, 2), (3, 2), longs(3)))),
-    sparse_rows=loads(params(sparse(1, (1, 3), (3, 2), longs(0)))),
-    sparse_csr=loads(params(sparse(2, (1,), (2, 2), longs(0, 1), longs(0)))),
-    sparse_csr_rows=loads(params(sparse(2, (1,), (2, 2), longs(0, 2, 1), longs(0)))),
-    load_number=lambda: files.load(5),
-    save_array=lambda: files.save("a.params", zeros(2, 3)),
-    save_name=lambda: files.save("a.params", {5: zeros(2)}),
-    save_type=lambda: files.save("a.params", {"a": np.zeros(2, complex)}),
-    save_number=lambda: files.save("a.params", [zeros()]),
-)
-
-# --- files: npz ------------------------------------------------------------------------------------------------------
-
-
-def npy(array: Any, version: tuple[int, int] = (1, 0)) -> bytes:
-    out = io.BytesIO()
-    np.lib.format.write_array(out, np.asanyarray(array), version)
-    return out.getvalue()
-
-
-def packed(*members: tuple[str, bytes]) -> bytes:
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as archive:
-        for name, data in members:
-            archive.writestr(zipfile.ZipInfo(name), data)
-    return out.getvalue()
-
-
-@case
-def npz_bomb() -> None:
-    large = npy(zeros(1 << 18))
-    head = large[: -(4 << 18)]
-    data = bytearray(packed(("a.npy", head)))
-    entry = data.rindex(b"PK\x01\x02")  # the central directory, which says how much there is
-    data[entry + 24 : entry + 28] = struct.pack("<I", len(large))
-    loads(data, "a.npz")()
-
-
-@case
-def npz_names_twice() -> None:
-    loads(packed(("a.npy", npy(zeros(1))), ("a", npy(zeros(1)))), "a.npz")()
-
-
-cases(
-    npz_cut=loads(packed(("a.npy", npy(zeros(1))))[:40], "a.npz"),
-    npz_version=loads(packed(("a.npy", npy(zeros(1), (3, 0)))), "a.npz"),
-    npz_objects=loads(packed(("a.npy", npy(np.array([None])))), "a.npz"),
-    npz_size=loads(packed(("a.npy", npy(zeros(2))[:-4])), "a.npz"),
-    save_npz_none=lambda: files.save("a.npz", {"a": None}),
-    save_npz_objects=lambda: files.save("a.npz", {"a": np.array([None])}),
-)
 
 # --- batches and iterators -------------------------------------------------------------------------------------------
 

@@ -25,8 +25,9 @@ OPTIONAL = {
     "numba": ("kernels/numba/", "kernels/numba.py"),
 }
 # Three walks through the engine (docs/design/rooms.md): how a symbol becomes a step, how steps are shared out over devices
-# and ranks, how one model is built and trained on all of them. Catalogues, and what stands above, are on none.
-ABOVE = ("ops/", "kernels/", "train/", "module/", "interop/", "compat/", "testing/", "cli/", "__main__.py")
+# and ranks, how one model is built and trained on all of them. Catalogues (of operators, kernels, training and formats of
+# files), and what stands above, are on none.
+ABOVE = ("ops/", "kernels/", "files/", "train/", "module/", "interop/", "compat/", "testing/", "cli/", "__main__.py")
 MANY = ("comm/", "parallel/")
 MODEL = tuple(
     f"parallel/{name}.py"
