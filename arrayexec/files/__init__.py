@@ -21,7 +21,7 @@ __all__ = ["ArrayFile", "load", "load_mxnet_states", "read", "save"]
 
 
 class ArrayFile(NamedTuple):
-    """What a file holds: ``format`` (params, npz or safetensors), the arrays as ``load`` gives them, and texts by name."""
+    """What a file holds: ``format`` (params, npz, safetensors), the arrays as ``load`` gives them, and texts by name."""
 
     format: str
     arrays: Arrays
@@ -73,7 +73,7 @@ def save(
             raise FileFormatError(f"save {text!r}: names must be texts without zero bytes, but one is {name!r}")
     kind = _named(text)
     if version not in (None, 1, 2, 3) or (version is not None and kind != "params"):
-        raise ArgumentError(f"save {text!r}: version must be 1, 2 or 3, and only .params has one, but it is {version!r}")
+        raise ArgumentError(f"save {text!r}: version must be 1, 2 or 3, of .params alone, but it is {version!r}")
     texts = dict(metadata or {})
     if not all(isinstance(item, str) and not _broken(item) for pair in texts.items() for item in pair):
         raise ArgumentError(f"save {text!r}: metadata must be texts by name, but it is {str(metadata)[:200]}")

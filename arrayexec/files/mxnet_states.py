@@ -61,9 +61,11 @@ def load_mxnet_states(path: Path) -> dict[str, Any]:
         if not isinstance(states, dict) or not all(isinstance(key, (int, str)) for key in states):
             source.fail("it must hold states by index or name, with or without an optimizer")
         checked = {key: _state(source, key, value, 0) for key, value in states.items()}
-        if optimizer is not None and not (isinstance(optimizer, _Object) and optimizer.name.module.startswith(_OPTIMIZER)):
+        if optimizer is None:
+            return {"states": checked, "optimizer": None}
+        if not isinstance(optimizer, _Object) or not optimizer.name.module.startswith(_OPTIMIZER):
             source.fail("behind the states an optimizer must stand")
-        return {"states": checked, "optimizer": None if optimizer is None else _attributes(source, optimizer, 0)}
+        return {"states": checked, "optimizer": _attributes(source, optimizer, 0)}
 
 
 def _state(source: Source, key: Any, value: Any, depth: int) -> Any:

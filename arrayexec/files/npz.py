@@ -134,7 +134,7 @@ def write(
         if metadata:
             archive.writestr(zipfile.ZipInfo(_METADATA), json.dumps(metadata, ensure_ascii=False))
         for name, array in zip(names, arrays, strict=True):
-            if array is None or array.dtype.kind not in "biufcUSmM" and not is_bfloat16(array):
+            if array is None or (array.dtype.kind not in "biufcUSmM" and not is_bfloat16(array)):
                 kind = "None" if array is None else array.dtype
                 raise FileFormatError(f"save {path!r}: array {name!r} must be of numbers, but it is {kind}")
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:

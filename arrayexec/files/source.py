@@ -90,13 +90,14 @@ class Source:
     def take(self, nbytes: int, what: str) -> bytes:
         """The next ``nbytes`` bytes."""
         self.need(nbytes, what)
-        return self.whole(self.file.read(nbytes), nbytes, what)
-
-    def whole(self, got: Any, nbytes: int, what: str) -> Any:
-        """``got``; refused where a file shrinks while it is read."""
-        if len(got) != nbytes:
-            self.fail(f"{nbytes} bytes were there for {what}, but {len(got)} could be read: is the file being written?")
+        got = self.file.read(nbytes)
+        self.check_read(len(got), nbytes, what)
         return got
+
+    def check_read(self, got: int, nbytes: int, what: str) -> None:
+        """Refuse a file that shrinks while it is read."""
+        if got != nbytes:
+            self.fail(f"{nbytes} bytes were there for {what}, but {got} could be read: is the file being written?")
 
     def number(self, form: str, what: str) -> int:
         return int(struct.unpack("<" + form, self.take(struct.calcsize("<" + form), what))[0])
@@ -128,7 +129,7 @@ class Source:
         view = memoryview(flat)  # type: ignore[arg-type]
         for begin in range(0, flat.size, _CHUNK):
             piece = view[begin : begin + _CHUNK]
-            self.whole(range(file.readinto(piece)), len(piece), what)
+            self.check_read(file.readinto(piece), len(piece), what)
 
     def shaped(self, flat: Array, shape: tuple[int, ...], what: str) -> Array:
         try:
