@@ -70,6 +70,13 @@ class Communicator(ABC):
         """
         return self.start_allreduce(array, what)
 
+    @abstractmethod
+    def start_gather(self, array: numpy.ndarray[Any, Any], rows: numpy.ndarray[Any, Any], what: str) -> Request:
+        """Start to bring the flat ``array`` of every rank into ``rows``, one a rank, of its length and type.
+
+        Lengths are not compared: called many times a step.
+        """
+
     def place(self, array: Array) -> tuple[int, int] | None:
         """Number of the shared segment in which ``array`` lies, and its first byte there; None elsewhere."""
         return None

@@ -20,7 +20,7 @@ from ..threads import cores, set_num_threads
 from .base import FIRST_STEP_FACTOR, Array, Communicator, check_summable, host_buffer, to_json
 from .guard import Guard, Operation
 from .siblings import watched
-from .stages import Carrier, Host, Stage, Staged, between
+from .stages import GATHER, Carrier, Host, Stage, Staged, between
 
 _YIELD_FOR = 0.02  # seconds in which a waiting rank gives its core away, but does not sleep
 _WATCH_EVERY = 0.05
@@ -306,6 +306,10 @@ class MPICommunicator(Communicator):
         else:
             stages = between(self._all, array, transport)
         return Staged(self._staged, self, self._guard.enter(f"allreduce of {what}", self.where), stages)
+
+    def start_gather(self, array: numpy.ndarray[Any, Any], rows: numpy.ndarray[Any, Any], what: str) -> Staged:
+        stages: Iterator[Stage] = iter([(GATHER, lambda: self._all.gather(array, rows))])
+        return Staged(self._staged, self, self._guard.enter(f"gathering of {what}", self.where), stages)
 
     def completed(self, operation: Operation) -> None:
         """Told by the requests."""

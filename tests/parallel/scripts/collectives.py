@@ -37,6 +37,15 @@ columns = numpy.asfortranarray(numpy.arange(12.0).reshape(3, 4) * (rank + 1))
 ranks.allreduce(columns)
 assert (columns == numpy.arange(12.0).reshape(3, 4) * total).all()
 
+# gathering, several under way at once
+requests, everything = [], []
+for length in (0, 1, 7, 100_000):
+    everything.append((numpy.arange(length, dtype=numpy.uint8) + numpy.uint8(rank), numpy.empty((size, length), numpy.uint8)))
+    requests.append(ranks.start_gather(*everything[-1], "two bits"))
+for request, (mine, rows) in zip(requests, everything, strict=True):
+    request.wait()
+    assert all((row == mine - numpy.uint8(rank) + numpy.uint8(r)).all() for r, row in enumerate(rows))
+
 # broadcast from every root
 for root in range(size):
     array = numpy.full((2, 3), rank, numpy.int32)
