@@ -8,13 +8,13 @@ ranks draw the same number of batches and no row is lost or repeated. A batch te
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy
 
 from ..context import Array
-from ..errors import AttributeValueError
+from ..errors import AttributeValueError, CheckpointError
 
 
 class _NameAndShape(NamedTuple):
@@ -167,6 +167,20 @@ class DataIter:
     def getindex(self) -> Any:
         """The numbers of the rows of the current batch in the source, where known."""
         return None
+
+    def get_state(self) -> dict[str, Any]:
+        """Where the iterator stands, as numbers, texts, arrays, dicts and lists: what a checkpoint keeps."""
+        raise CheckpointError(
+            f"{type(self).__name__}: the class must define get_state() and set_state(), so that training can be "
+            "resumed in mid-epoch, but it does not"
+        )
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go to where `get_state` was called: the identical batches follow."""
+        raise CheckpointError(
+            f"{type(self).__name__}: the class must define set_state(), so that training can be resumed in "
+            "mid-epoch, but it does not"
+        )
 
 
 def split_rows(rows: int, parts: int) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy
@@ -12,6 +12,7 @@ from ..errors import AttributeValueError
 from . import random
 from .batch import DataBatch, DataDesc, DataIter, Shard
 from .options import one_of
+from .sampler import check_state
 
 _LOG = logging.getLogger(__name__)
 # the order of the batches, and for every bucket the order of its sentences
@@ -28,7 +29,7 @@ class BucketSentenceIter(DataIter):
 
     last_batch: ``discard`` drops the last, incomplete batch of every bucket; ``pad`` keeps it, filled up
     with rows of ``invalid_label`` that ``pad`` counts. With ``shuffle``, every epoch has a new order of
-    batches and of sentences inside their bucket, drawn from the one seed. With ``num_shards``,
+    batches and of sentences inside their bucket, drawn from ``seed`` (None: the one seed). With ``num_shards``,
     ``batch_size`` counts the rows of the global batch and all ranks draw the same keys (see `batch`).
 
     Raises AttributeValueError for options that mean nothing and where no bucket is left.
@@ -48,6 +49,7 @@ class BucketSentenceIter(DataIter):
         shuffle: bool = True,
         num_shards: int = 1,
         shard_id: int = 0,
+        seed: int | None = None,
     ) -> None:
         who = type(self).__name__
         self.layout = one_of(who, "layout", layout, ("NT", "TN"))
@@ -62,6 +64,8 @@ class BucketSentenceIter(DataIter):
         self.label_name = label_name
         self.dtype = numpy.dtype(dtype)
         self.shuffle = shuffle
+        self.seed = seed
+        self._drawn_with: int | None = None
         self.epoch = 0
 
         home = numpy.searchsorted(self.buckets, lengths)  # the bucket of every sentence
@@ -159,11 +163,36 @@ class BucketSentenceIter(DataIter):
             batches = numpy.arange(self.num_batches)
             rows = [numpy.arange(len(members)) for members in self._members]
             if self.shuffle:
-                stream = random.generator("iterator", self.epoch)
+                self._drawn_with = random.current_seed() if self.seed is None else self.seed
+                stream = random.generator("iterator", self.epoch, seed=self._drawn_with)
                 for order in (batches, *rows):
                     stream.shuffle(order)
             self._order = batches, rows
         return self._order
+
+    def get_state(self) -> dict[str, Any]:
+        """Where the iterator stands: epoch, batch and seed, with a description of the sentences."""
+        self._epoch_order()
+        return {"epoch": self.epoch, "batch": self._batch + 1, "seed": self._drawn_with, **self._description()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go to where `get_state` was called, whatever the number of ranks; the seed of the state stays in force.
+
+        Raises CheckpointError for a state of other sentences, buckets or options.
+        """
+        check_state(type(self).__name__, state, ("epoch", "batch", "seed"), self._description())
+        self.epoch, self._order = int(state["epoch"]), None
+        self.seed = self.seed if state["seed"] is None else int(state["seed"])
+        self._batch = min(int(state["batch"]) - 1, self.num_batches)
+
+    def _description(self) -> dict[str, Any]:
+        return {
+            "rows_of_buckets": [len(members) for members in self._members],
+            "buckets": self.buckets,
+            "batch_size": self.shard.global_size,
+            "num_batches": self.num_batches,
+            "shuffle": self.shuffle,
+        }
 
     def describe(self, bucket_key: int) -> tuple[list[DataDesc], list[DataDesc]]:
         """The descriptions of data and label in a bucket, with the rows of this shard."""

@@ -16,8 +16,12 @@ from ..streams import current_seed, seed
 __all__ = ["seed", "current_seed", "generator"]
 
 
-def generator(kind: str, *path: str | int) -> numpy.random.Generator:
-    """The stream of a path such as ``('parameter', 'fc1_weight')``, always from its beginning."""
+def generator(kind: str, *path: str | int, seed: int | None = None) -> numpy.random.Generator:
+    """The stream of a path such as ``('parameter', 'fc1_weight')``, always from its beginning.
+
+    ``seed=None`` means the one seed of the program.
+    """
     name = "/".join(map(str, path))
     stream = zlib.crc32(kind.encode()) << 32 | zlib.crc32(name.encode())
-    return numpy.random.Generator(numpy.random.Philox(key=[current_seed(), stream]))
+    number = current_seed() if seed is None else seed % 2**63
+    return numpy.random.Generator(numpy.random.Philox(key=[number, stream]))
