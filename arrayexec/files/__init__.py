@@ -21,7 +21,7 @@ __all__ = ["ArrayFile", "load", "load_mxnet_states", "read", "save"]
 
 
 class ArrayFile(NamedTuple):
-    """What a file holds: ``format`` (params, npz, safetensors), the arrays as ``load`` gives them, and texts by name."""
+    """What a file holds: ``format`` (params, npz, safetensors), arrays as ``load`` gives them, and texts by name."""
 
     format: str
     arrays: Arrays

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 import warnings
 from collections.abc import Sequence
 from typing import Any, cast
 
-from ..errors import AttributeValueError, FileFormatError, UnknownOperatorError, near_miss
+from ..errors import ArgumentError, AttributeValueError, FileFormatError, UnknownOperatorError, near_miss
+from ..files.source import parse_json, what_it_is
 from ..registry import MAX_PORTS, Op, all_names, find_op, get_op, make_op, signature_of
 from .attribute import deprecated_suffix, is_hidden, stored_key
 from .graph import Entry, Node, post_order
@@ -222,6 +222,11 @@ class _Reader:
                 moved.append((key[: -len(suffix) - 1], suffix, text))
             elif key in HINTS:
                 warnings.warn(f"{op} '{name}' in {self.source}: the hint {key}={text} is left out", stacklevel=7)
+            elif self.version > WRITTEN_VERSION:  # who wrote it knows more attributes
+                warnings.warn(
+                    f"{op} '{name}' in {self.source} (MXNet {self.version}): {key}={text} is not known and is left out",
+                    stacklevel=7,
+                )
             else:
                 raise AttributeValueError(
                     f"{op} '{name}' in {self.source} (MXNet {self.version}) has no attribute '{key}'"
@@ -254,11 +259,15 @@ class _Reader:
 def loads(text: str | bytes, source: str = "the JSON text") -> list[Entry]:
     """Heads of the graph in ``text``; ``source`` names it in errors.
 
-    Raises FileFormatError for anything that is not a graph, UnknownOperatorError with all unknown operators at once,
-    AttributeValueError for attributes that an operator does not have.
+    Raises ArgumentError for what is no text, FileFormatError for anything that is not a graph, UnknownOperatorError with
+    all unknown operators at once, AttributeValueError for attributes that an operator does not have.
     """
+    if not isinstance(text, (str, bytes, bytearray)):
+        raise ArgumentError(f"a symbol must be loaded from a text, but it is {type(text).__name__}")
     try:
-        document = json.loads(text)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise FileFormatError(f"{source} is not a symbol file: it is not JSON ({error})") from None
+        document = parse_json(text)
+    except ValueError as error:
+        start = (text[:40].encode("utf-8", "replace") if isinstance(text, str) else bytes(text[:40])).lstrip()
+        other = "" if start.startswith(b"{") else what_it_is(start)
+        raise FileFormatError(f"{source} is not a symbol file: it is not JSON ({error}){other}") from None
     return _Reader(document, source).read()

@@ -10,9 +10,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from ..atomic import replacing
 from ..attribute_text import TYPE_CODES, read_dtype
 from ..dims import Shape, from_user, known, to_user
 from ..errors import ArgumentError, CompositionError, OutputIndexError, UnknownNameError, near_miss
+from ..files.source import path_text, read_text
 from . import json_format, summary
 from .algebra import Algebra
 from .attribute import deprecated_suffix, is_hidden, scoped, shown, texts_only
@@ -71,19 +73,19 @@ class Symbol(Algebra):
 
     def get_internals(self) -> Symbol:
         """All visible outputs of all nodes, variables included, as one group."""
-        return Symbol([entry for node in self.graph.nodes for entry in node.outputs])
+        return type(self)([entry for node in self.graph.nodes for entry in node.outputs])
 
     def get_children(self) -> Symbol | None:
         """The inputs of the output nodes; None if there are none."""
         distinct = {id(node): node for node, _ in self._heads}
         inputs = [entry for node in distinct.values() for entry in node.inputs]
-        return Symbol(inputs) if inputs else None
+        return type(self)(inputs) if inputs else None
 
     def __len__(self) -> int:
         return len(self._heads)
 
     def __iter__(self) -> Iterator[Symbol]:
-        return (Symbol((head,)) for head in self._heads)
+        return (type(self)((head,)) for head in self._heads)
 
     def __getitem__(self, item: int | str | slice) -> Symbol:
         """One output by number or name, several by slice.
@@ -104,12 +106,12 @@ class Symbol(Algebra):
             chosen = self._heads[item]
             if not chosen:
                 raise OutputIndexError(f"{self!r}: the slice {item} takes none of its {len(self)} outputs")
-            return Symbol(chosen)
+            return type(self)(chosen)
         if isinstance(item, bool) or not isinstance(item, int | np.integer):
             raise ArgumentError(f"{self!r} is indexed by output number, name or slice, not by {type(item).__name__}")
         if not 0 <= item < len(self._heads):
             raise OutputIndexError(f"{self!r} has outputs 0 to {len(self) - 1}, not {item}")
-        return Symbol((self._heads[int(item)],))
+        return type(self)((self._heads[int(item)],))
 
     def __repr__(self) -> str:
         if self.name is not None:
@@ -217,12 +219,12 @@ class Symbol(Algebra):
         return json_format.dumps(self._heads)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write ``tojson()`` to a file."""
-        with open(path, "w", encoding="utf-8", newline="\n") as file:
-            file.write(self.tojson())
+        """Write ``tojson()`` to a file, which appears whole or not at all."""
+        with replacing(path_text("Symbol.save", path)) as file:
+            file.write(self.tojson().encode())
 
     def __copy__(self) -> Symbol:
-        return Symbol(copied(self._heads))
+        return type(self)(copied(self._heads))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Symbol:
         return self.__copy__()
@@ -279,7 +281,7 @@ class Symbol(Algebra):
                     f"composing {self!r}: name={name!r} renames the operator at the head, but this has none"
                 )
             heads[0][0].name = name
-        return Symbol(heads)
+        return type(self)(heads)
 
     def gradient(self, wrt: str | Sequence[str], head_gradients: Any = None) -> Symbol:
         """Gradients of the sum of all outputs for the arguments ``wrt`` (one name or several), as a Symbol in order.
@@ -391,8 +393,8 @@ def load_json(text: str | bytes) -> Symbol:
 
 def load(path: str | os.PathLike[str]) -> Symbol:
     """Symbol from a file; errors as load_json, naming the file."""
-    with open(path, "rb") as file:
-        return Symbol(json_format.loads(file.read(), f"'{os.fspath(path)}'"))
+    text = path_text("sym.load", path)
+    return Symbol(json_format.loads(read_text(text), f"'{text}'"))
 
 
 def _variable_shape(who: str, shape: Any) -> tuple[int, ...]:

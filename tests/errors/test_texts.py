@@ -338,7 +338,10 @@ def with_node(number: int, **fields: Any) -> Callable[[], None]:
 
 
 cases(
+    file_no_text=lambda: sym.load_json(5),
     file_no_json=lambda: sym.load_json("{"),
+    file_key_twice=lambda: sym.load_json('{"nodes": [], "nodes": []}'),
+    file_page=lambda: sym.load_json("<html><body>404</body></html>"),
     file_no_graph=lambda: sym.load_json("[]"),
     file_no_heads=lambda: loads(lambda document: document.update(heads=[])),
     file_attributes=lambda: loads(lambda document: document.update(attrs=[])),
