@@ -16,7 +16,8 @@ from ..errors import CollectiveError, UnknownNameError, near_miss
 from .base import Array, Communicator, Request, check_summable
 
 MAX_BYTES = 8 << 20
-PARTS = 4  # no bucket is larger than this part of all gradients
+PARTS = 4  # no bucket is larger than this part of all gradients,
+LEAST_BYTES = 256 << 10  # unless that is less than this: then a meeting of the ranks costs more than it hides
 FIRST_BYTES = 1 << 20  # the first bucket: the sooner it is full, the sooner ranks meet
 
 _LARGE = 64 << 10  # bytes from which an array that lies alone is reduced where it is, not packed
@@ -56,12 +57,12 @@ def cut(
 ) -> tuple[Bucket, ...]:
     """Cut gradients, (name, nbytes, dtype) in the order in which backward finishes them, into buckets.
 
-    A bucket has at most ``max_bytes`` and at most a quarter of all bytes (but 64 where that is less), one
+    A bucket has at most ``max_bytes`` and at most a quarter of all bytes (but 256 KiB where that is less), one
     type and one of ``places``; a larger gradient is spread over several. The first one is smaller. The cuts
     depend on the arguments alone, so they are the same on every rank.
     """
     items = [(name, nbytes, numpy.dtype(dtype)) for name, nbytes, dtype in gradients]
-    limit = max(64, min(max_bytes, sum(nbytes for _, nbytes, _ in items) // PARTS) // 64 * 64)
+    limit = max(64, min(max_bytes, max(LEAST_BYTES, sum(nbytes for _, nbytes, _ in items) // PARTS)) // 64 * 64)
     buckets: list[tuple[numpy.dtype[Any], list[Piece]]] = []
     room, last = 0, None  # bytes that still fit into the last bucket; type and place of what it holds
     for name, nbytes, dtype in items:

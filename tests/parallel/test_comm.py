@@ -198,9 +198,15 @@ def test_ranks_are_listed_in_ranges() -> None:
 # where gradients are cut
 
 
+def test_few_gradients_are_one_bucket() -> None:
+    """Up to 256 KiB there is nothing that a meeting of the ranks could hide."""
+    for sizes, wanted in ([65_536] * 4, [1]), ([65_536] * 5, [2]), ([100], [1]), ([1 << 20, 1 << 20], [4]):
+        assert [len(cut([(f"g{i}", size, "f4") for i, size in enumerate(sizes)]))] == wanted
+
+
 def test_small_cuts_are_the_expected_ones() -> None:
-    buckets = cut([("a", 400, "f4"), ("b", 100, "f4"), ("c", 160, "f8"), ("d", 364, "f4")])
-    # 1024 bytes in all, so at most 256 each: a goes in two, b has no room beside its end, c is of another type
+    buckets = cut([("a", 400, "f4"), ("b", 100, "f4"), ("c", 160, "f8"), ("d", 364, "f4")], max_bytes=256)
+    # a goes in two, b has no room beside its end, c is of another type
     assert [[(p.name, p.start, p.stop) for p in bucket.pieces] for bucket in buckets] == [
         [("a", 0, 64)],
         [("a", 64, 100), ("b", 0, 25)],
@@ -221,7 +227,7 @@ def test_cuts_keep_order_and_limits(seed: int) -> None:
     buckets = cut(gradients)
     assert buckets == cut(gradients)
     total = sum(nbytes for _, nbytes, _ in gradients)
-    assert all(bucket.nbytes <= max(64, min(8 << 20, total / 4)) for bucket in buckets)
+    assert all(bucket.nbytes <= min(8 << 20, max(256 << 10, total / 4)) for bucket in buckets)
     pieces = [(p.name, p.start, p.stop, bucket.dtype) for bucket in buckets for p in bucket.pieces]
     expected = iter(gradients)
     name, position, size, dtype = "", 0, 0, numpy.dtype("f4")
@@ -280,7 +286,7 @@ def gradients_in(segment: numpy.ndarray) -> dict[str, numpy.ndarray]:
 def test_buckets_start_in_order_whatever_is_ready_first() -> None:
     segment = numpy.ones(64 * 8, "f4")
     twin = Twin()
-    buckets = GradientBuckets(twin, gradients_in(segment), [segment], max_in_flight=3)
+    buckets = GradientBuckets(twin, gradients_in(segment), [segment], max_in_flight=3, max_bytes=512)
     assert [[p.name for p in bucket.pieces] for bucket in buckets.buckets] == [
         ["g0", "g1"],
         ["g2", "g3"],
@@ -343,7 +349,7 @@ def test_arrays_of_the_user_are_packed_when_small_and_summed_in_place_when_large
     shapes = {"w0": (300, 300), "b0": (10,), "b1": (11,), "b2": (12,), "w1": (200, 200), "b3": (3,)}
     gradients = {name: numpy.full(shape, i + 1, "f4") for i, (name, shape) in enumerate(shapes.items())}
     twin = Twin()
-    buckets = GradientBuckets(twin, gradients)
+    buckets = GradientBuckets(twin, gradients, max_bytes=130_000)
     for name in gradients:
         buckets.ready(name)
     buckets.finish()

@@ -53,9 +53,9 @@ for kind, segment in kinds.items():
         gradients, segments = {name: numpy.zeros(shape, "f4") for name, shape in shapes.items()}, ()
     else:
         gradients, segments = segment_views(segment), (segment,)
-    buckets = GradientBuckets(ranks, gradients, segments, max_in_flight=2)
-    counts[kind] = len(buckets.buckets)
     whole = sum(array.nbytes for array in gradients.values())
+    buckets = GradientBuckets(ranks, gradients, segments, max_in_flight=2, max_bytes=whole // 4)
+    counts[kind] = len(buckets.buckets)
     assert all(bucket.nbytes <= whole / 4 for bucket in buckets.buckets)
     assert sum(bucket.nbytes for bucket in buckets.buckets) == whole
     bits = hashlib.sha256()

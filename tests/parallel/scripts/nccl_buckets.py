@@ -16,6 +16,7 @@ from tests.parallel import fake_nccl
 from tests.parallel.networks import convolutional, values
 
 fake_nccl.install(gpus=2)
+comm.buckets.LEAST_BYTES = 64  # small gradients are cut, too, so that some are under way while others are written
 ranks = comm.init(sys.argv[1])
 where = ax.gpu(ranks.rank)
 segment = where.zeros((64 * 8,), numpy.float32, "gradient")

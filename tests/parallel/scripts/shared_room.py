@@ -13,6 +13,7 @@ from arrayexec.comm import mpi
 from arrayexec.parallel.executor_manager import DataParallelExecutorManager
 from tests.parallel.networks import Described, convolutional, values
 
+comm.buckets.LEAST_BYTES = 64  # small gradients are cut, too, so that some are under way while others are written
 ranks = comm.init()
 room = mpi._shared_memory_room
 

@@ -57,7 +57,7 @@ def segment() -> tuple[numpy.ndarray, dict[str, numpy.ndarray]]:
 bits = hashlib.sha256()
 for transport in (None, "bfloat16", "float16"):
     block, gradients = segment()
-    buckets = GradientBuckets(ranks, gradients, [block], max_in_flight=2, transport=transport)
+    buckets = GradientBuckets(ranks, gradients, [block], max_in_flight=2, max_bytes=130_000, transport=transport)
     assert len(buckets.buckets) > 3
     for step in (0, 10, 20):
         rounds = 1 + (step == 20)  # two backwards that add up in the last one
@@ -83,7 +83,7 @@ for transport in (None, "bfloat16", "float16"):
 
 # each rank has the sums of its own parts alone
 block, gradients = segment()
-buckets = GradientBuckets(ranks, gradients, [block], sharded=True)
+buckets = GradientBuckets(ranks, gradients, [block], max_bytes=130_000, sharded=True)
 for name, array in gradients.items():
     array[...] = value(name, 0, rank)
     buckets.ready(name)

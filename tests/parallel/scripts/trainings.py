@@ -12,6 +12,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from arrayexec import comm
 from tests.parallel.training import TRAININGS, Trainer
 
+comm.buckets.LEAST_BYTES = 64  # small gradients are cut, too, so that some are under way while others are written
+
 
 def watch(trainer: Trainer) -> list[float]:
     """When each gradient was written, from now on."""
