@@ -1,6 +1,6 @@
 """Executors: symbols bound to arrays."""
 
-from .arena import Arena, InputPool, allocate_segment, note_write, pool_of
+from .arena import Arena, InputPool, allocate_segment, note_write, pool_of, span
 from .bind import assemble, bind, simple_bind
 from .bound import Meeting
 from .checks import check_values
@@ -9,5 +9,5 @@ from .parts import Binding, Inferred, inferred, placed
 
 __all__ = [
     "Arena", "Binding", "Executor", "Inferred", "InputPool", "Meeting", "allocate_segment", "assemble",
-    "bind", "check_values", "inferred", "note_write", "placed", "pool_of", "simple_bind",
+    "bind", "check_values", "inferred", "note_write", "placed", "pool_of", "simple_bind", "span",
 ]  # fmt: skip

@@ -7,11 +7,11 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ..context import Context, copyto
+from ..context import Context, context_of, copyto
 from ..errors import BusyExecutorError
 
 Array = Any
@@ -200,4 +200,35 @@ def allocate_segment(
         offsets[name] = total
         total += -(-_nbytes(shape, dtype) // alignment) * alignment
     block = context.allocate(total, role, zero=True)
+    owner = _owner(block)
+    _segments[id(owner)] = owner
     return block, {name: context.view(block, offsets[name], shape, dtype) for name, (shape, dtype) in specs.items()}
+
+
+class Span(NamedTuple):
+    """Where an array lies: whose memory, its first byte, the byte behind it, and behind the padding of a segment."""
+
+    owner: int
+    start: int
+    stop: int
+    padded: int
+
+
+_segments: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+"""Arrays whose memory holds segments: between two arrays of a segment lies nothing but padding."""
+
+
+def span(array: Array) -> Span:
+    """Where a contiguous array lies."""
+    context, owner = context_of(array), _owner(array)
+    start = context.device.address(array)
+    stop = padded = start + array.nbytes
+    if _segments.get(id(owner)) is owner:
+        padded = -(-stop // context.alignment) * context.alignment
+    return Span(id(owner), start, stop, padded)
+
+
+def _owner(array: Array) -> Any:
+    while hasattr(getattr(array, "base", None), "dtype"):
+        array = array.base
+    return array

@@ -346,7 +346,7 @@ def test_own_optimizer():
         optimizer.Updater(optimizer.create("halving"))(0, numpy.ones(2), weight)
         numpy.testing.assert_array_equal(weight, 0.5)
     finally:
-        del optimizer._registry["halving"]
+        del optimizer.Optimizer.opt_registry["halving"]
     rule = optimizer.create("sgd")
     assert optimizer.create(rule) is rule
     with pytest.raises(AttributeValueError, match=r"must define rule\(\)"):

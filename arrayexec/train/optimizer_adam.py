@@ -1,0 +1,234 @@
+"""Optimizers of moments of the gradient: Adam, AdamW, Adamax, Nadam, FTML."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy
+
+from ..context import Array
+from .optimizer_base import Factors, Key, Optimizer, State, register, used
+
+
+class _Moments(Optimizer):
+    """Running means of the gradient and of its square."""
+
+    state_names = ("mean", "var")
+    default_lr = 0.001
+
+    def __init__(
+        self, learning_rate: float | None = None, beta1: float = 0.9, beta2: float = 0.999, **options: Any
+    ) -> None:
+        super().__init__(learning_rate=learning_rate, **options)
+        self.beta1 = beta1
+        self.beta2 = beta2
+
+    def _move_mean(self, xp: Any, m: Array, a: Array, b: Array) -> None:
+        """``m = β1·m + (1−β1)·a``; leaves ``(1−β1)·a`` in ``b``."""
+        xp.multiply(m, self.beta1, out=m)
+        xp.multiply(a, 1.0 - self.beta1, out=b)
+        xp.add(m, b, out=m)
+
+    def _move_moments(self, xp: Any, m: Array, v: Array, a: Array, b: Array) -> None:
+        """The mean, and ``v = β2·v + (1−β2)·a²``."""
+        self._move_mean(xp, m, a, b)
+        xp.multiply(v, self.beta2, out=v)
+        xp.multiply(a, a, out=b)
+        xp.multiply(b, 1.0 - self.beta2, out=b)
+        xp.add(v, b, out=v)
+
+    def _corrected(self, key: Key, lr: float) -> float:
+        """``lr·√(1−β2^t) / (1−β1^t)``: makes up for the zeros that moments begin with."""
+        t = self.update_counts[key]
+        return lr * math.sqrt(1.0 - self.beta2**t) / (1.0 - self.beta1**t)
+
+
+@register
+class Adam(_Moments):
+    """``g = clip(g + wd·w)``, ``m = β1·m + (1−β1)·g``, ``v = β2·v + (1−β2)·g²``, ``w −= lr_t·m / (√v + ε)``.
+
+    ``lr_t = lr·√(1−β2^t) / (1−β1^t)``, t being the parameter's own count of updates. ``lazy_update`` is for sparse
+    gradients: all are dense. Kingma, Ba, "Adam: a method for stochastic optimization", 2014.
+    """
+
+    def __init__(
+        self, learning_rate: float | None = None, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8,
+        lazy_update: bool = True, **options: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(learning_rate, beta1, beta2, **options)
+        self.epsilon = epsilon
+        self.lazy_update = lazy_update
+
+    def factors(self, key: Key, lr: float, wd: float) -> Factors:
+        """The learning rate with the correction of the first steps' bias."""
+        return {"lr": self._corrected(key, lr), "wd": wd}
+
+    def rule(self, xp: Any, w: Array, g: Array, state: State, a: Array, b: Array, **factors: Any) -> None:
+        """One step of the formula of the class."""
+        m, v = state["mean"], state["var"]
+        self._decayed(xp, w, g, factors["wd"], a, b)
+        self._move_moments(xp, m, v, a, b)
+        xp.sqrt(v, out=a)
+        xp.add(a, self.epsilon, out=a)
+        xp.divide(m, a, out=a)
+        xp.multiply(a, factors["lr"], out=a)
+        xp.subtract(w, a, out=w)
+
+
+@register
+class AdamW(_Moments):
+    """`Adam` without decay in its moments: ``w −= lr_t·m / (√v + ε) + lr·wd·w``; ``lr_t = lr`` unless correct_bias.
+
+    Loshchilov, Hutter, "Decoupled weight decay regularization", 2017.
+    """
+
+    def __init__(
+        self, learning_rate: float | None = None, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-6,
+        correct_bias: bool = True, **options: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(learning_rate, beta1, beta2, **options)
+        self.epsilon = epsilon
+        self.correct_bias = correct_bias
+
+    def factors(self, key: Key, lr: float, wd: float) -> Factors:
+        """The learning rate with the correction of the first steps' bias, and what decay leaves."""
+        rate = self._corrected(key, lr) if self.correct_bias else lr
+        return {"lr": rate, "decay": lr * wd, "keep": 1.0 - lr * wd}
+
+    def rule(self, xp: Any, w: Array, g: Array, state: State, a: Array, b: Array, **factors: Any) -> None:
+        """One step of the formula of the class."""
+        m, v = state["mean"], state["var"]
+        self._rescaled(xp, g, a, self._scaled(1.0))
+        self._move_moments(xp, m, v, a, b)
+        xp.sqrt(v, out=a)
+        xp.add(a, self.epsilon, out=a)
+        xp.divide(m, a, out=a)
+        xp.multiply(a, factors["lr"], out=a)
+        if used(factors["decay"]):
+            xp.multiply(w, factors["keep"], out=w)
+        xp.subtract(w, a, out=w)
+
+
+@register
+class Adamax(_Moments):
+    """``g = clip(g + wd·w)``, ``m = β1·m + (1−β1)·g``, ``u = max(β2·u, |g|)``, ``w −= lr / (1−β1^t)·m / u``.
+
+    Where no gradient was ever other than 0, nothing moves. Kingma, Ba, "Adam", 2014, section 7.
+    """
+
+    default_lr = 0.002
+
+    def factors(self, key: Key, lr: float, wd: float) -> Factors:
+        """The learning rate with the correction of the first steps' bias."""
+        return {"lr": lr / (1.0 - self.beta1 ** self.update_counts[key]), "wd": wd}
+
+    def rule(self, xp: Any, w: Array, g: Array, state: State, a: Array, b: Array, **factors: Any) -> None:
+        """One step of the formula of the class."""
+        m, u = state["mean"], state["var"]
+        self._decayed(xp, w, g, factors["wd"], a, b)
+        self._move_mean(xp, m, a, b)
+        xp.absolute(a, out=a)
+        xp.multiply(u, self.beta2, out=u)
+        xp.maximum(u, a, out=u)
+        xp.maximum(u, _TINY, out=a)
+        xp.divide(m, a, out=a)
+        xp.multiply(a, factors["lr"], out=a)
+        xp.subtract(w, a, out=w)
+
+
+_TINY = float(numpy.finfo(numpy.float32).tiny)
+
+
+@register
+class Nadam(_Moments):
+    """Adam that looks ahead: ``μ_t = β1·(1 − 0.5·0.96^(t·schedule_decay))``, ``Π`` the product of all μ so far,
+
+    ``w −= lr·((1−μ_t)/(1−Π)·g + μ_{t+1}/(1−Π·μ_{t+1})·m) / (√(v/(1−β2^t)) + ε)``; moments as in `Adam`. All
+    parameters have one ``Π``, as in MXNet. Dozat, "Incorporating Nesterov momentum into Adam", 2016.
+    """
+
+    def __init__(
+        self, learning_rate: float | None = None, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8,
+        schedule_decay: float = 0.004, **options: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(learning_rate, beta1, beta2, **options)
+        self.epsilon = epsilon
+        self.schedule_decay = schedule_decay
+        self.m_schedule = 1.0
+
+    def extra_state(self) -> dict[str, float]:
+        """The product of the momenta of all updates so far."""
+        return {"m_schedule": self.m_schedule}
+
+    def factors(self, key: Key, lr: float, wd: float) -> Factors:
+        """Weights of gradient and mean, and the correction of the second moment."""
+        t = self.update_counts[key]
+        now, then = (self.beta1 * (1.0 - 0.5 * 0.96 ** (one * self.schedule_decay)) for one in (t, t + 1))
+        self.m_schedule *= now
+        return {
+            "gradient": lr * (1.0 - now) / (1.0 - self.m_schedule),
+            "mean": lr * then / (1.0 - self.m_schedule * then),
+            "var": 1.0 / (1.0 - self.beta2**t),
+            "wd": wd,
+        }
+
+    def rule(self, xp: Any, w: Array, g: Array, state: State, a: Array, b: Array, **factors: Any) -> None:
+        """One step of the formula of the class."""
+        m, v = state["mean"], state["var"]
+        self._decayed(xp, w, g, factors["wd"], a, b)
+        self._move_moments(xp, m, v, a, b)
+        xp.multiply(a, factors["gradient"], out=a)
+        xp.multiply(m, factors["mean"], out=b)
+        xp.add(a, b, out=a)
+        xp.multiply(v, factors["var"], out=b)
+        xp.sqrt(b, out=b)
+        xp.add(b, self.epsilon, out=b)
+        xp.divide(a, b, out=a)
+        xp.subtract(w, a, out=w)
+
+
+@register
+class FTML(Optimizer):
+    """``g = clip(g + wd·w)``, ``v = β2·v + (1−β2)·g²``, ``d_t = (1−β1^t)/lr·(√(v/(1−β2^t)) + ε)``,
+
+    ``z = β1·z + (1−β1)·g − (d_t − β1·d)·w``, ``d = d_t``, ``w = −z/d``. Zheng, Kwok, "Follow the moving leader in deep
+    learning", 2017.
+    """
+
+    state_names = ("d", "v", "z")
+    divides_by_rate = True
+
+    def __init__(self, beta1: float = 0.6, beta2: float = 0.999, epsilon: float = 1e-8, **options: Any) -> None:
+        super().__init__(**options)
+        self.beta1 = beta1
+        self.beta2 = beta2
+        self.epsilon = epsilon
+
+    def factors(self, key: Key, lr: float, wd: float) -> Factors:
+        """Corrections of the first steps' bias."""
+        t = self.update_counts[key]
+        return {"d": (1.0 - self.beta1**t) / lr, "v": 1.0 / (1.0 - self.beta2**t), "wd": wd}
+
+    def rule(self, xp: Any, w: Array, g: Array, state: State, a: Array, b: Array, **factors: Any) -> None:
+        """One step of the formula of the class."""
+        d, v, z = state["d"], state["v"], state["z"]
+        self._decayed(xp, w, g, factors["wd"], a, b)
+        xp.multiply(z, self.beta1, out=z)
+        xp.multiply(a, 1.0 - self.beta1, out=b)
+        xp.add(z, b, out=z)
+        xp.multiply(v, self.beta2, out=v)
+        xp.multiply(a, a, out=b)
+        xp.multiply(b, 1.0 - self.beta2, out=b)
+        xp.add(v, b, out=v)
+        xp.multiply(v, factors["v"], out=a)
+        xp.sqrt(a, out=a)
+        xp.add(a, self.epsilon, out=a)
+        xp.multiply(a, factors["d"], out=a)  # the new d
+        xp.multiply(d, self.beta1, out=b)
+        xp.subtract(a, b, out=b)
+        xp.multiply(b, w, out=b)
+        xp.subtract(z, b, out=z)
+        xp.copyto(d, a)
+        xp.divide(z, d, out=w)
+        xp.negative(w, out=w)
