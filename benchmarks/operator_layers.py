@@ -238,24 +238,26 @@ def _random(name: str, call: str, **attributes: float) -> list[R]:
 def _sample(name: str, call: str, **inputs: Sample) -> R:
     """A distribution whose parameters are arrays, one a row."""
     use = "DCGAN noise, 64 rows of 4,096"
-    return R(f"_sample_{name}", use, dict(shape=(4096,), dtype="float32", **inputs), f"rng.{call}", same=False)
+    return R(f"_sample_{name}", use, dict(shape=(4096,), dtype="float32", **inputs), f"rng.{call}{SINGLE}", same=False)
+
+
+SIZE, SINGLE = "(64, 4096)", ".astype(np.float32)"  # numbers are drawn in float64, whatever the type
 
 
 def _rows(low: float, high: float) -> Sample:
     return Sample((64,), low, high)
 
 
-SIZE = "(64, 4096)"
 RANDOM = [
-    *_random("uniform", f"random({SIZE}, np.float32)"),
-    *_random("normal", f"standard_normal({SIZE}, np.float32)"),
-    *_random("exponential", f"standard_exponential({SIZE}, np.float32)"),
-    *_random("gamma", f"standard_gamma(2.5, {SIZE}, np.float32)", alpha=2.5),
-    *_random("poisson", f"poisson(12.5, {SIZE})", lam=12.5),
-    *_random("negative_binomial", f"negative_binomial(7, 0.25, {SIZE})", k=7, p=0.25),
-    *_random("generalized_negative_binomial", f"poisson(rng.gamma(4.0, 3.0, {SIZE}))", mu=12.0, alpha=0.25),
+    *_random("uniform", f"uniform(0.0, 1.0, {SIZE}){SINGLE}"),
+    *_random("normal", f"normal(0.0, 1.0, {SIZE}){SINGLE}"),
+    *_random("exponential", f"exponential(1.0, {SIZE}){SINGLE}"),
+    *_random("gamma", f"gamma(2.5, 1.0, {SIZE}){SINGLE}", alpha=2.5),
+    *_random("poisson", f"poisson(12.5, {SIZE}){SINGLE}", lam=12.5),
+    *_random("negative_binomial", f"negative_binomial(7, 0.25, {SIZE}){SINGLE}", k=7, p=0.25),
+    *_random("generalized_negative_binomial", f"poisson(rng.gamma(4.0, 3.0, {SIZE})){SINGLE}", mu=12.0, alpha=0.25),
     R("_random_randint", "DCGAN noise, 64 rows of 4,096", dict(low=-100, high=1000, shape=NUMBERS),
-      f"rng.integers(-100, 1000, {SIZE}, np.int32)", same=False),
+      f"np.floor(rng.uniform(-100, 1000, {SIZE})).astype(np.int32)", same=False),
     _sample("uniform", f"uniform(low[:, None], high[:, None], {SIZE})", low=_rows(0, 1), high=_rows(1, 2)),
     _sample("normal", f"normal(mu[:, None], sigma[:, None], {SIZE})", mu=_rows(0, 1), sigma=_rows(1, 2)),
     _sample("exponential", f"exponential(1 / lam[:, None], {SIZE})", lam=_rows(1, 2)),
@@ -266,6 +268,7 @@ RANDOM = [
     _sample("generalized_negative_binomial", f"poisson(rng.gamma(1 / alpha[:, None], (mu * alpha)[:, None], {SIZE}))",
             mu=_rows(1, 9), alpha=_rows(0.25, 0.75)),
     R("_sample_multinomial", "LSTM-200, next words", dict(data=Sample((32, 10000), 0.0, 2e-4), shape=(1,)),
-      "(data.cumsum(1) < rng.random((32, 1))).sum(1)", same=False),
+      "(lambda total: (total < rng.random((32, 1)) * total[:, -1:]).sum(1))"
+      "(data.cumsum(1, dtype=np.float64))", same=False),
     R("_shuffle", "ResNet-50 batch", dict(data=(256, 3 * 32 * 32)), "rng.permutation(data)", same=False),
 ]  # fmt: skip

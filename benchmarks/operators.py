@@ -4,7 +4,8 @@
     … benchmarks/operators.py --only LayerNorm softmax
 
 Timed is a body of the operator alone: its outputs, gradients and scratch are bound beforehand, as a plan does; all
-gradients that take a step are asked for. The NumPy expression makes its arrays on the way, as an expression does.
+gradients that take a step are asked for. The NumPy expression makes its arrays on the way, as an expression does; it
+keeps what the operator promises (an index outside is clipped, random numbers are float64 of Philox, rounded).
 PyTorch (if it is installed) runs forward without recording, and backward through ``torch.autograd.grad``. Everything
 has one thread, float32, and takes turns in one process; times are the processor's, not the clock's. A time is the
 median of the rounds, a ratio the median of the ratios in a round, ``at best`` the ratio of the shortest times.
@@ -44,7 +45,7 @@ except ImportError:
 
 WRITTEN = [*LAYERS, *DETECTION, *RANDOM, *SHAPES, *REDUCTIONS, *INDICES, *LINEAR_ALGEBRA]
 TOLERANCE = 2e-3  # of the largest value: float32, sums in another order
-NAMES = {"np": np, "peers": peers, "windows": windows, "rng": np.random.default_rng(0)}
+NAMES = {"np": np, "peers": peers, "windows": windows, "rng": np.random.Generator(np.random.Philox(0))}
 
 
 def operators() -> list[str]:

@@ -10,17 +10,26 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..attribute_text import TYPE_CODES
+from ..context import copyto
 from ..dims import ANY, UNKNOWN, from_user, replace
 from ..errors import AttributeValueError, format_shape
 from ..registry import Op, register_op
 from .checks import check_axis, check_least
+from .order import index_limit
 
 FLOAT32 = np.dtype("float32")
 
 
 def count_up(xp: Any, flat: Any, start: float, step: float, repeat: int = 1) -> None:
     """``flat`` = start, start + step, …, each ``repeat`` times, computed in float64."""
-    block = 8192 if xp is np else 1 << 20  # in the cache; a launch must be worth its while
+    block = 16384 if xp is np else 1 << 20  # in the cache; a launch must be worth its while
+    if repeat == 1 and flat.size > 1 and _exact(start, step, flat):
+        begin = flat[:block]
+        xp.copyto(begin, xp.arange(start, start + (len(begin) - 0.5) * step, step, dtype=flat.dtype))
+        for first in range(block, flat.size, block):
+            part = flat[first : first + block]
+            xp.add(begin[: len(part)], int(first * step), out=part)
+        return
     for first in range(0, flat.size, block):
         values = xp.arange(first, min(first + block, flat.size), dtype="float64")
         if repeat > 1:
@@ -30,6 +39,13 @@ def count_up(xp: Any, flat: Any, start: float, step: float, repeat: int = 1) -> 
         if start != 0:
             xp.add(values, start, out=values)
         xp.copyto(flat[first : first + block], values, casting="unsafe")
+
+
+def _exact(start: float, step: float, flat: Any) -> bool:
+    """Whether all values are whole numbers that the type of ``flat`` holds, so that nothing is rounded on the way."""
+    if flat.dtype.kind not in "iuf" or not (float(start).is_integer() and float(step).is_integer()):
+        return False
+    return step > 0 and start >= 0 and start + flat.size * step <= min(index_limit(flat.dtype), 2**53)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -227,12 +243,14 @@ class _Measure(Op):
         """What ``out`` holds for data of ``shape``."""
         return shape
 
-    def prepare(self, known: Any, context: Any) -> tuple[int, ...]:
-        return self.numbers(known.data)
+    def prepare(self, known: Any, context: Any) -> Any:
+        return np.array(self.numbers(known.data), np.int64)
 
-    def forward(self, xp: Any, prepared: tuple[int, ...], out: Any) -> None:
-        for i, number in enumerate(prepared):
-            out[i : i + 1].fill(number)
+    def forward(self, xp: Any, prepared: Any, out: Any) -> None:
+        if xp is np:
+            out[:] = prepared
+        else:
+            copyto(out, prepared)
 
 
 @register_op

@@ -17,7 +17,6 @@ from ..errors import AttributeValueError, IndexRangeError, format_shape
 from ..registry import Op, Sample, Temp, register_op
 from .checks import check_axis, check_least
 
-
 BLOCK = 1 << 14  # places that are counted at once
 
 
@@ -62,7 +61,7 @@ def class_places(
 
     A label that is no class counts as the nearest one (or is wrapped) and is marked in ``outside``, NaN included.
     """
-    rows, inner = place.shape
+    inner = place.shape[1]
     xp.copyto(index.reshape(label.shape), label, casting="unsafe")
     if outside is not None:
         xp.greater_equal(index.view("uint64"), classes, out=outside)  # negative ones are huge without a sign

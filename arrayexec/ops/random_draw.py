@@ -27,7 +27,7 @@ from ..streams import width
 Array = Any
 Parameter = Any  # a number, or an array (rows, m, 1): each row has m sets of parameters
 PIECE = 1 << 13  # numbers that a row's generator draws at a time
-NOISE = 1 << 13  # uniform numbers at a time
+NOISE = 1 << 14  # uniform numbers at a time
 LONG = 256  # numbers of a row from where on a generator of its own pays
 
 
@@ -51,8 +51,9 @@ def _values(noise: Array, out: Array) -> Array:
 
 def _uniform(xp: Any, noise: Array, out: Array, low: Parameter, high: Parameter) -> None:
     values = _values(noise, out)
-    xp.multiply(values, high - low, out=values)
-    xp.add(values, low, out=values)
+    if not (isinstance(low, float) and (low, high) == (0.0, 1.0)):
+        xp.multiply(values, high - low, out=values)
+        xp.add(values, low, out=values)
     xp.copyto(out, values, casting="unsafe")  # cheaper than to cast on the way
 
 
@@ -86,15 +87,25 @@ def _normal(xp: Any, noise: Array, out: Array, loc: Parameter, scale: Parameter)
 
 
 def _long_normal(generator: Any, out: Array, loc: Parameter, scale: Parameter) -> None:
-    out[...] = generator.normal(loc, scale + 0.0, out.shape)  # NumPy refuses -0
+    values = generator.standard_normal(out=np.empty(out.shape))
+    if not (isinstance(loc, float) and (loc, scale) == (0.0, 1.0)):
+        np.multiply(values, scale, out=values)
+        np.add(values, loc, out=values)
+    out[...] = values
 
 
 def _long_exponential(generator: Any, out: Array, lam: Parameter) -> None:
-    out[...] = generator.exponential(1 / lam, out.shape)
+    values = generator.standard_exponential(out=np.empty(out.shape))
+    if not (isinstance(lam, float) and lam == 1.0):
+        np.multiply(values, 1 / lam, out=values)
+    out[...] = values
 
 
 def _gamma(generator: Any, out: Array, alpha: Parameter, beta: Parameter) -> None:
-    out[...] = generator.gamma(alpha + 0.0, beta + 0.0, out.shape)  # NumPy refuses -0
+    values = generator.standard_gamma(alpha + 0.0, out.shape)  # NumPy refuses -0
+    if not (isinstance(beta, float) and beta == 1.0):
+        np.multiply(values, beta + 0.0, out=values)
+    out[...] = values
 
 
 def _poisson(generator: Any, out: Array, lam: Parameter) -> None:
@@ -144,7 +155,8 @@ class Drawn(Op):
         if self._alone(count):
             return {"noise": ((0, 0), "float64")}
         columns = width(count + 1)  # one more, as a normal number comes with another
-        return {"noise": ((min(s.out[0], max(1, NOISE // columns)), columns), "float64")}
+        room = NOISE if self.law.draw is None else NOISE // 2  # what is made of them needs room, too
+        return {"noise": ((min(s.out[0], max(1, room // columns)), columns), "float64")}
 
     def _alone(self, count: int) -> bool:
         """True if each row, of so many numbers, is drawn by a generator of its own."""
@@ -176,10 +188,13 @@ class Drawn(Op):
                 draw(generator, row, *given)  # type: ignore[misc]
                 continue
             for piece, values in _pieces(row, _part(given, number)):
-                if all(isinstance(value, float) for value in values):
+                legal = np.asarray(self.law.legal(*values))
+                if len(piece) == 1:  # one set of parameters: plain numbers are drawn faster
+                    values = [value if isinstance(value, float) else value.item() for value in values]
+                if len(piece) == 1 and legal.all():
                     draw(generator, piece, *values)  # type: ignore[misc]
                     continue
-                legal = np.broadcast_to(self.law.legal(*values), piece.shape)
+                legal = np.broadcast_to(legal, piece.shape)
                 draw(generator, piece, *(np.where(legal[:, :1], value, 1) for value in values))  # type: ignore[misc]
                 np.copyto(piece, math.nan, where=~legal)
         if host is not out:

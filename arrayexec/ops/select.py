@@ -169,7 +169,7 @@ class reshape_like(Op):
 
 
 def diagonal(xp: Any, array: Any, k: int, axis1: int, axis2: int) -> Any:
-    """View of the k-th diagonal, along the last axis: NumPy's own must not be written."""
+    """View of the k-th diagonal, along the last axis, to be written: NumPy's own must not be."""
     start, shape, strides = [slice(None)] * array.ndim, list(array.shape), list(array.strides)
     axis1, axis2 = axis1 % array.ndim, axis2 % array.ndim
     start[axis1], start[axis2] = slice(max(-k, 0), None), slice(max(k, 0), None)
@@ -224,11 +224,11 @@ class diag(Op):
             out.fill(0)
             xp.copyto(diagonal(xp, out, self.k, 0, 1), data)
         else:
-            xp.copyto(out, diagonal(xp, data, self.k, self.axis1, self.axis2))
+            xp.copyto(out, xp.diagonal(data, self.k, self.axis1, self.axis2))
 
     def backward(self, xp: Any, dout: Any, ddata: Any) -> None:
         if ddata.ndim == 1:
-            xp.copyto(ddata, diagonal(xp, dout, self.k, 0, 1))
+            xp.copyto(ddata, xp.diagonal(dout, self.k))
         else:
             ddata.fill(0)
             xp.copyto(diagonal(xp, ddata, self.k, self.axis1, self.axis2), dout)
