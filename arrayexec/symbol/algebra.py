@@ -47,7 +47,8 @@ def with_either(op: str, hint: str, scalar_op: str, scalar_hint: str | None = No
         if not isinstance(other, Algebra):
             return number(self, other)
         inputs = [single(symbol, f"{op} takes one value") for symbol in (self, other)]
-        return type(self)(make_node(op, inputs, {}, {}, hint=hint).outputs)
+        kind: Any = type(other) if isinstance(other, type(self)) else type(self)
+        return kind(make_node(op, inputs, {}, {}, hint=hint).outputs)
 
     return method
 

@@ -13,7 +13,7 @@ from ..registry import Form, Op, find_op, get_op
 from .algebra import single
 from .compose import make_node
 from .graph import Entry
-from .symbol import Symbol
+from .symbol import Symbol, kind_of
 
 
 def apply(op_name: str, positional: tuple[Any, ...], keywords: Mapping[str, Any]) -> Symbol:
@@ -46,7 +46,8 @@ def apply(op_name: str, positional: tuple[Any, ...], keywords: Mapping[str, Any]
             _by_position(op_name, form, positional[position:], given)
             break
         inputs.append(single(value, f"{op_name}: input {position} must be one value"))
-    return Symbol(make_node(op_name, inputs, named, given, name=name, attr=attr).outputs)
+    kind = kind_of(type(value) for value in (*positional, *keywords.values()) if isinstance(value, Symbol))
+    return kind(make_node(op_name, inputs, named, given, name=name, attr=attr).outputs)
 
 
 def _by_position(op_name: str, form: Form, values: tuple[Any, ...], given: dict[str, Any]) -> None:

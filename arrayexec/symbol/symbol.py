@@ -372,15 +372,22 @@ _VARIABLE_WORDS = ("shape", "dtype", "init", "lr_mult", "wd_mult", "attr")
 def Group(symbols: Iterable[Symbol]) -> Symbol:
     """One symbol of all outputs of ``symbols``, in order. Raises CompositionError for none or for what is no symbol."""
     heads: list[Entry] = []
+    kind: type[Symbol] = Symbol
     if not isinstance(symbols, Iterable):
         raise CompositionError(f"Group takes symbols, but it was given {symbols!r}")
     for symbol in symbols:
         if not isinstance(symbol, Symbol):
             raise CompositionError(f"Group takes symbols, but one is {symbol!r}")
         heads += symbol.heads
+        kind = kind_of((kind, type(symbol)))
     if not heads:
         raise CompositionError("Group needs at least one symbol")
-    return Symbol(heads)
+    return kind(heads)
+
+
+def kind_of(kinds: Iterable[type[Symbol]]) -> type[Symbol]:
+    """The class of what is made of symbols of these classes: a subclass of Symbol among them wins."""
+    return max(kinds, key=lambda kind: len(kind.__mro__), default=Symbol)
 
 
 def load_json(text: str | bytes) -> Symbol:

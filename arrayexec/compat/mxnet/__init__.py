@@ -1,0 +1,50 @@
+"""``import arrayexec.compat.mxnet as mx``: the names of MXNet 1.x, with arrays that behave as MXNet's.
+
+Symbols, executors, modules, iterators, metrics and custom operators are those of `arrayexec`; what they hand out here
+are NDArrays over the same memory. Each name is imported when it is first used. What cannot be here says what to use
+instead. See ``docs/from-mxnet.md``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from .refused import REFUSED
+
+__version__ = "1.9.1"
+
+_MODULES = {
+    "attribute": "attribute", "base": "base", "callback": "...train.callback", "context": "context",
+    "engine": "engine", "executor": "executor", "init": "initializer", "initializer": "initializer", "io": "io",
+    "lr_scheduler": "...train.lr_scheduler", "metric": "metric", "mon": "monitor", "monitor": "monitor",
+    "name": "...symbol.naming", "nd": "ndarray", "ndarray": "ndarray", "operator": "operator", "profiler": "profiler",
+    "random": "random", "rnd": "random", "sym": "symbol", "symbol": "symbol", "test_utils": "test_utils",
+    "util": "util", "visualization": "visualization", "viz": "visualization",
+}  # fmt: skip
+_OBJECTS = {
+    "base": "MXNetError",
+    "context": "Context cpu cpu_pinned current_context gpu gpu_memory_info num_gpus",
+    "attribute": "AttrScope",
+}
+_HOME = {name: module for module, names in _OBJECTS.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        place = _MODULES[name]
+        found: Any = importlib.import_module(place if place.startswith(".") else f".{place}", __name__)
+    elif name in _HOME:
+        found = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+    elif name in REFUSED:
+        raise AttributeError(f"mx.{name} is not here: {REFUSED[name]}")
+    else:
+        from ...errors import near_miss
+
+        raise AttributeError(f"'{__name__}' has no attribute '{name}'{near_miss(name, __dir__())}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*_MODULES, *_HOME, "__version__"})

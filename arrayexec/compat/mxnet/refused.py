@@ -1,0 +1,33 @@
+"""What MXNet has and this namespace has not, with what to use instead."""
+
+from __future__ import annotations
+
+_SYMBOLS = "gradients come from symbols: mx.sym, bind, Executor.backward (or mx.mod.Module)"
+_GRAPHS = "build the network with mx.sym and train it with mx.mod.Module or BucketingModule"
+
+REFUSED = {
+    "autograd": f"nothing is recorded; {_SYMBOLS}",
+    "gluon": f"there are no blocks; {_GRAPHS}",
+    "np": "arrays with NumPy's rules are NumPy's own; import numpy",
+    "npx": "NumPy's extensions of MXNet 1.6 are not here; the operators are in mx.sym and mx.nd",
+    "numpy": "arrays with NumPy's rules are NumPy's own; import numpy",
+    "rtc": "CUDA source is not compiled here; write an operator (arrayexec.register_op, docs/operators_howto.md)",
+    "onnx": "models are read from MXNet's files: mx.model.load_checkpoint, mx.sym.load",
+    "th": "Torch functions are not here; mx.operator.CustomOp can call any Python code",
+    "torch": "Torch functions are not here; mx.operator.CustomOp can call any Python code",
+    "contrib": "operators of mx.contrib are in mx.sym.contrib and mx.nd.contrib",
+    "set_np": "arrays with NumPy's rules are NumPy's own; import numpy",
+    "use_np": "arrays with NumPy's rules are NumPy's own; import numpy",
+}
+"""Modules and functions of ``mx`` that are not here."""
+
+REFUSED_METHODS = {
+    "attach_grad": _SYMBOLS,
+    "backward": _SYMBOLS,
+    "grad": f"an array has no gradient of its own; {_SYMBOLS}, whose arrays are in executor.grad_dict",
+    "as_np_ndarray": "asnumpy() gives a NumPy array",
+    "to_dlpack_for_read": "asnumpy() gives a NumPy array, which has __dlpack__",
+    "to_dlpack_for_write": "asnumpy() gives a NumPy array, which has __dlpack__",
+    "handle": "there is no handle: the memory is the array's own",
+}
+"""Attributes of NDArray that are not here."""
