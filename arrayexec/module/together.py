@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy
 
 from ..comm import Communicator
 from ..errors import CheckpointError
-from ..train.state_files import load_states, save_states
+from ..train.state_files import from_bytes, save_states
 
 Path = str | os.PathLike[str]
 
@@ -44,24 +43,32 @@ def save_together(comm: Communicator | None, path: Path, states: Any) -> None:
 
 def load_together(comm: Communicator | None, path: Path) -> Any:
     """What `load_states` reads on rank 0, on all ranks, whatever disks they see; collective."""
-    if comm is None or comm.size == 1:
-        return load_states(path)
-    held: list[Any] = []
+    return from_bytes(read_together(comm, path), os.fspath(path))
+
+
+def read_together(comm: Communicator | None, path: Path) -> memoryview:
+    """The bytes of a file of states that rank 0 found to be good, on all ranks; collective."""
+    found: list[numpy.ndarray[Any, Any]] = []
 
     def read() -> int:
-        held.extend((load_states(path), _bytes(path)))
-        return int(held[1].size)
+        found.append(numpy.fromfile(path, numpy.uint8))
+        from_bytes(found[0].data, os.fspath(path))
+        return found[0].size
 
     size = by_rank_0(comm, read, "reading a file of states")
-    raw = held[1] if held else numpy.empty(size, numpy.uint8)
-    comm.broadcast(raw)
-    if held:
-        return held[0]
-    with tempfile.TemporaryDirectory() as folder:
-        copy = os.path.join(folder, os.path.basename(path))
-        raw.tofile(copy)
-        return load_states(copy)
+    raw = found[0] if found else numpy.empty(size, numpy.uint8)
+    if comm is not None and comm.size > 1:
+        comm.broadcast(raw)
+    return raw.data
 
 
-def _bytes(path: Path) -> numpy.ndarray[Any, Any]:
-    return numpy.fromfile(path, numpy.uint8)
+def gather_bytes(comm: Communicator | None, mine: bytes) -> list[memoryview]:
+    """The bytes of every rank, by rank, on all ranks; collective."""
+    if comm is None or comm.size == 1:
+        return [memoryview(mine)]
+    sizes = comm.allgather_object(len(mine), "gathering states")
+    rows = numpy.zeros((comm.size, max(sizes)), numpy.uint8)
+    own = numpy.zeros(max(sizes), numpy.uint8)
+    own[: len(mine)] = numpy.frombuffer(mine, numpy.uint8)
+    comm.start_gather(own, rows, "states").wait()
+    return [row[:size].data for row, size in zip(rows, sizes, strict=True)]

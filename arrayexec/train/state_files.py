@@ -7,19 +7,21 @@ that says what stands where. The zip has a checksum of every member.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import re
 import zipfile
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy
 
-from .. import files
 from ..atomic import replacing
 from ..context import asnumpy
 from ..errors import CheckpointError, FileFormatError
+from ..files import npz
+from ..files.source import Source, what_it_is
 
 Path = str | os.PathLike[str]
 
@@ -36,15 +38,9 @@ def save_states(path: Path, mapping: Any) -> None:
     machine stops. Raises CheckpointError for other things, naming where they stand, and OSError.
     """
     target = os.fspath(path)
-    members: dict[str, Any] = {}
-    with _at(target, "save_states"):
-        tree = _encode(mapping, "", members)
-    text = json.dumps({"arrayexec states": _VERSION, "tree": tree})
-    members[_TREE] = numpy.frombuffer(text.encode(), numpy.uint8)
-    with replacing(target) as file, zipfile.ZipFile(file, "w", allowZip64=True) as archive:
-        for name, array in members.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                numpy.lib.format.write_array(member, array, allow_pickle=False)
+    members = _members(mapping, f"save_states {target!r}")
+    with replacing(target) as file:
+        _write(file, members)
 
 
 def load_states(path: Path) -> Any:
@@ -55,25 +51,52 @@ def load_states(path: Path) -> Any:
     """
     source = os.fspath(path)
     with open(source, "rb") as file:
-        start = file.read(2)
-    if start[:1] == b"\x80":
-        raise CheckpointError(
-            f"load_states {source!r}: states must be in a file of save_states, but this one is a pickle, which can run "
-            "any code: where you trust it, read it with arrayexec.nd.load(path, format='mxnet-pickle')"
-        )
-    if start != b"PK":
-        raise CheckpointError(
-            f"load_states {source!r}: states must be in a file of save_states, but this one begins with {start!r}"
-        )
-    try:
-        found: Any = files.load(source)
-    except FileFormatError as error:
-        raise CheckpointError(f"load_states: {error}") from error
-    with _at(source, "load_states"):
-        if not isinstance(found, dict) or _TREE not in found:
+        return _read(file, os.fstat(file.fileno()).st_size, source)
+
+
+def to_bytes(mapping: Any) -> bytes:
+    """What `save_states` would write."""
+    file = io.BytesIO()
+    _write(file, _members(mapping, "to_bytes"))
+    return file.getvalue()
+
+
+def from_bytes(raw: bytes | memoryview, path: str) -> Any:
+    """What `load_states` would read; ``path``: where the bytes come from, for messages."""
+    return _read(io.BytesIO(raw), len(raw), path)
+
+
+def _members(mapping: Any, call: str) -> dict[str, Any]:
+    """The arrays of the zip by name."""
+    members: dict[str, Any] = {}
+    with _at(call):
+        tree = _encode(mapping, "", members)
+    text = json.dumps({"arrayexec states": _VERSION, "tree": tree})
+    return {**members, _TREE: numpy.frombuffer(text.encode(), numpy.uint8)}
+
+
+def _write(file: BinaryIO, members: Mapping[str, Any]) -> None:
+    with zipfile.ZipFile(file, "w", allowZip64=True) as archive:
+        for name, array in members.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                numpy.lib.format.write_array(member, array, allow_pickle=False)
+
+
+def _read(file: BinaryIO, size: int, path: str) -> Any:
+    start = file.read(40)
+    file.seek(0)
+    with _at(f"load_states {path!r}"):
+        if start[:2] != b"PK":
+            what = f"{start[:8]!r}{what_it_is(start)}"
+            raise _Fault(f"states must be in a file of save_states, but this one begins with {what}")
+        try:
+            found, _ = npz.read(Source(file, size, path))
+        except (FileFormatError, OSError) as error:  # OSError: an offset before the file
+            raise _Fault(str(error)) from error
+        if _TREE not in found:
             raise _Fault(f"a file of save_states has a member '{_TREE}.npy', but this zip has {list(found)[:8]}")
         try:
-            head = json.loads(found[_TREE].tobytes())
+            head = json.loads(found[_TREE].tobytes())  # type: ignore[union-attr]
             version, tree = head["arrayexec states"], head["tree"]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise _Fault(f"member '{_TREE}.npy' is not the JSON of save_states: {error!r}") from error
@@ -87,13 +110,13 @@ class _Fault(Exception):
 
 
 @contextlib.contextmanager
-def _at(path: str, call: str) -> Iterator[None]:
+def _at(call: str) -> Iterator[None]:
     try:
         yield
     except _Fault as fault:
-        raise CheckpointError(f"{call} {path!r}: {fault}") from fault.__cause__
+        raise CheckpointError(f"{call}: {fault}") from fault.__cause__
     except RecursionError:
-        raise CheckpointError(f"{call} {path!r}: dicts and lists are nested too deeply (or in themselves)") from None
+        raise CheckpointError(f"{call}: dicts and lists are nested too deeply (or in themselves)") from None
 
 
 def _encode(value: Any, where: str, members: dict[str, Any]) -> Any:

@@ -20,7 +20,7 @@ KINDS = ("b1", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8",
 STATES: dict[Any, Any] = {
     "optimizer": "adam", 1: {"mean": np.arange(6.0).reshape(2, 3)}, "1": -0.0, (3, "a", None): [1, 2.5, None, True, (1, 2)],
     "long": 7**200, "longer": -(1 << 63) - 1, "least": -(1 << 63), "nan": math.nan, "inf": -math.inf, "ä/ö\0": "ü\n\0",
-    "empty": [{}, [], (), "", np.empty((2, 0), np.int8)], "scalar": np.array(3, np.float16), 2.5: False, True: 1,
+    "empty": [{}, [], (), "", np.empty((2, 0), np.int8)], "scalar": np.array(3, np.float16), 2.5: False,
     "column": np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3)), "strided": np.arange(10)[::3],
 }  # fmt: skip
 
@@ -105,7 +105,7 @@ class Bomb:
 def test_nothing_is_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a").write_bytes(pickle.dumps(Bomb()))
-    with pytest.raises(CheckpointError, match="this one is a pickle"):
+    with pytest.raises(CheckpointError, match="a Python pickle, which is not read"):
         load_states("a")
     member = io.BytesIO()
     np.lib.format.write_array(member, np.array([Bomb()], object), allow_pickle=True)
