@@ -16,12 +16,12 @@ def stack(dims, first, last):
     """Layers first … last of the encoder, and back; reproduces its input."""
     net = mx.sym.Variable("data")
     for layer in range(first, last):
-        net = mx.sym.FullyConnected(net, num_hidden=dims[layer + 1], name="encoder_%d" % layer)
+        net = mx.sym.FullyConnected(net, num_hidden=dims[layer + 1], name=f"encoder_{layer}")
         if layer < len(dims) - 2:
             net = mx.sym.Activation(net, act_type="relu")
     code = net
     for layer in reversed(range(first, last)):
-        net = mx.sym.FullyConnected(net, num_hidden=dims[layer], name="decoder_%d" % layer)
+        net = mx.sym.FullyConnected(net, num_hidden=dims[layer], name=f"decoder_{layer}")
         if layer > 0:
             net = mx.sym.Activation(net, act_type="relu")
     return mx.sym.LinearRegressionOutput(net, mx.sym.Variable("target"), name="copy"), code

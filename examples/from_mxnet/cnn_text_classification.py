@@ -18,7 +18,7 @@ def network(embed, filters, dropout):
     net = mx.sym.Reshape(net, shape=(-1, 1, WORDS, embed))
     pooled = []
     for width in (2, 3, 4):
-        found = mx.sym.Convolution(net, kernel=(width, embed), num_filter=filters, name="conv%d" % width)
+        found = mx.sym.Convolution(net, kernel=(width, embed), num_filter=filters, name=f"conv{width}")
         found = mx.sym.Activation(found, act_type="relu")
         pooled.append(mx.sym.Pooling(found, pool_type="max", kernel=(WORDS - width + 1, 1), stride=(1, 1)))
     net = mx.sym.Reshape(mx.sym.Concat(*pooled, dim=1), shape=(-1, 3 * filters))
@@ -67,7 +67,7 @@ def main():
                     grad *= args.max_grad_norm / norm
                 updater(index, grad, executor.arg_dict[name])
                 grad[:] = 0
-        print("epoch %d: accuracy of training %.3f" % (epoch, right / len(train[0])))
+        print(f"epoch {epoch}: accuracy of training {right / len(train[0]):.3f}")
 
     right = 0
     for start in range(0, len(test[0]), n):

@@ -20,9 +20,9 @@ def generator(filters):
     shapes = ((filters * 2, (4, 4), (1, 1), (0, 0)), (filters, (4, 4), (2, 2), (1, 1)))
     for number, (channels, kernel, stride, pad) in enumerate(shapes):
         net = mx.sym.Deconvolution(
-            net, kernel=kernel, stride=stride, pad=pad, num_filter=channels, no_bias=True, name="g%d" % number
+            net, kernel=kernel, stride=stride, pad=pad, num_filter=channels, no_bias=True, name=f"g{number}"
         )
-        net = mx.sym.BatchNorm(net, fix_gamma=True, eps=1e-5, name="gbn%d" % number)
+        net = mx.sym.BatchNorm(net, fix_gamma=True, eps=1e-5, name=f"gbn{number}")
         net = mx.sym.Activation(net, act_type="relu")
     net = mx.sym.Deconvolution(net, kernel=(4, 4), stride=(2, 2), pad=(1, 1), num_filter=1, no_bias=True, name="g2")
     return mx.sym.Activation(net, act_type="tanh", name="gact")
@@ -33,10 +33,10 @@ def discriminator(filters):
     net = mx.sym.Variable("data")
     for number, channels in enumerate((filters, filters * 2)):
         net = mx.sym.Convolution(
-            net, kernel=(4, 4), stride=(2, 2), pad=(1, 1), num_filter=channels, no_bias=True, name="d%d" % number
+            net, kernel=(4, 4), stride=(2, 2), pad=(1, 1), num_filter=channels, no_bias=True, name=f"d{number}"
         )
         if number:
-            net = mx.sym.BatchNorm(net, fix_gamma=True, eps=1e-5, name="dbn%d" % number)
+            net = mx.sym.BatchNorm(net, fix_gamma=True, eps=1e-5, name=f"dbn{number}")
         net = mx.sym.LeakyReLU(net, act_type="leaky", slope=0.2)
     net = mx.sym.FullyConnected(mx.sym.Flatten(net), num_hidden=1, name="d2")
     return mx.sym.LogisticRegressionOutput(net, mx.sym.Variable("label"), name="dloss")

@@ -35,7 +35,7 @@ def main():
     )
     stack = mx.rnn.SequentialRNNCell()
     for layer in range(args.num_layers):
-        stack.add(mx.rnn.LSTMCell(num_hidden=args.num_hidden, prefix="lstm_l%d_" % layer))
+        stack.add(mx.rnn.LSTMCell(num_hidden=args.num_hidden, prefix=f"lstm_l{layer}_"))
 
     def sym_gen(length):
         data, label = mx.sym.Variable("data"), mx.sym.Variable("softmax_label")

@@ -1,4 +1,4 @@
-"""One net, two answers: which digit it is and whether it is odd. A group of heads, a metric and an iterator of one's own.
+"""One net, two answers: which digit it is, whether it is odd. A group of heads, a metric and an iterator of one's own.
 
     python examples/from_mxnet/multi_task.py
 """
@@ -65,7 +65,8 @@ class Accuracies(mx.metric.EvalMetric):
             self.seen[number] += len(guess)
 
     def get(self):
-        return list(self.heads), [right / max(seen, 1) for right, seen in zip(self.right, self.seen, strict=True)]
+        shares = [right / max(seen, 1) for right, seen in zip(self.right, self.seen, strict=True)]
+        return list(self.heads), shares
 
 
 def main():

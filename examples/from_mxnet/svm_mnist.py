@@ -22,8 +22,8 @@ def main():
 
     net = mx.sym.Flatten(mx.sym.Variable("data"))
     for number in (1, 2):
-        net = mx.sym.FullyConnected(net, num_hidden=128, name="fc%d" % number)
-        net = mx.sym.Activation(net, act_type="relu", name="relu%d" % number)
+        net = mx.sym.FullyConnected(net, num_hidden=128, name=f"fc{number}")
+        net = mx.sym.Activation(net, act_type="relu", name=f"relu{number}")
     net = mx.sym.FullyConnected(net, num_hidden=10, name="fc3")
     net = mx.sym.SVMOutput(net, use_linear=args.linear, regularization_coefficient=0.5, name="svm")
 

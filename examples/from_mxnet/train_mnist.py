@@ -26,7 +26,7 @@ def mlp(classes):
 def lenet(classes):
     net = mx.sym.Variable("data")
     for number, filters in enumerate((20, 50), 1):
-        net = mx.sym.Convolution(net, kernel=(5, 5), num_filter=filters, name="conv%d" % number)
+        net = mx.sym.Convolution(net, kernel=(5, 5), num_filter=filters, name=f"conv{number}")
         net = mx.sym.Activation(net, act_type="tanh")
         net = mx.sym.Pooling(net, pool_type="max", kernel=(2, 2), stride=(2, 2))
     net = mx.sym.FullyConnected(mx.sym.Flatten(net), num_hidden=500, name="fc1")

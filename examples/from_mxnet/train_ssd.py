@@ -19,8 +19,8 @@ def scores():
     """Class scores (n, CLASSES + 1, anchors), box offsets (n, anchors · 4), anchors (1, anchors, 4)."""
     net, layers = mx.sym.Variable("data"), []
     for number, filters in enumerate((16, 32, 32, 32)):
-        net = mx.sym.Convolution(net, kernel=(3, 3), pad=(1, 1), num_filter=filters, name="conv%d" % number)
-        net = mx.sym.BatchNorm(net, fix_gamma=False, name="bn%d" % number)
+        net = mx.sym.Convolution(net, kernel=(3, 3), pad=(1, 1), num_filter=filters, name=f"conv{number}")
+        net = mx.sym.BatchNorm(net, fix_gamma=False, name=f"bn{number}")
         net = mx.sym.Activation(net, act_type="relu")
         net = mx.sym.Pooling(net, kernel=(2, 2), stride=(2, 2), pool_type="max")
         layers.append(net)
@@ -28,10 +28,10 @@ def scores():
     for number, (layer, sizes, ratios) in enumerate(zip(layers[-2:], SIZES, RATIOS, strict=True)):
         boxes = len(sizes) + len(ratios) - 1
         found = mx.sym.Convolution(
-            layer, kernel=(3, 3), pad=(1, 1), num_filter=boxes * (CLASSES + 1), name="cls%d" % number
+            layer, kernel=(3, 3), pad=(1, 1), num_filter=boxes * (CLASSES + 1), name=f"cls{number}"
         )
         classes.append(mx.sym.Flatten(mx.sym.transpose(found, axes=(0, 2, 3, 1))))
-        found = mx.sym.Convolution(layer, kernel=(3, 3), pad=(1, 1), num_filter=boxes * 4, name="loc%d" % number)
+        found = mx.sym.Convolution(layer, kernel=(3, 3), pad=(1, 1), num_filter=boxes * 4, name=f"loc{number}")
         offsets.append(mx.sym.Flatten(mx.sym.transpose(found, axes=(0, 2, 3, 1))))
         anchors.append(mx.sym.contrib.MultiBoxPrior(layer, sizes=sizes, ratios=ratios, clip=True))
     classes = mx.sym.Reshape(mx.sym.Concat(*classes, dim=1), shape=(0, -1, CLASSES + 1))
@@ -79,7 +79,8 @@ class Losses(mx.metric.EvalMetric):
         self.counts[1] += int(mask.sum()) // 4
 
     def get(self):
-        return ["cross_entropy", "smooth_l1"], [total / max(count, 1) for total, count in zip(self.sums, self.counts, strict=True)]
+        means = [total / max(count, 1) for total, count in zip(self.sums, self.counts, strict=True)]
+        return ["cross_entropy", "smooth_l1"], means
 
 
 def overlap(a, b):
