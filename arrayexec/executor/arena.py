@@ -200,9 +200,9 @@ def allocate_segment(
         offsets[name] = total
         total += -(-_nbytes(shape, dtype) // alignment) * alignment
     block = context.allocate(total, role, zero=True)
-    owner = _owner(block)
-    _segments[id(owner)] = owner
-    return block, {name: context.view(block, offsets[name], shape, dtype) for name, (shape, dtype) in specs.items()}
+    views = {name: context.view(block, offsets[name], shape, dtype) for name, (shape, dtype) in specs.items()}
+    _note_padding(context, block, views.values())
+    return block, views
 
 
 class Span(NamedTuple):
@@ -214,17 +214,29 @@ class Span(NamedTuple):
     padded: int
 
 
-_segments: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-"""Arrays whose memory holds segments: between two arrays of a segment lies nothing but padding."""
+_padding: dict[int, tuple[weakref.ref[Any], dict[int, int]]] = {}
+"""By what owns memory: the bytes behind arrays of segments, and those behind the padding that follows."""
+
+
+def _note_padding(context: Context, block: Array, arrays: Iterable[Array]) -> None:
+    owner = _owner(block)
+    key, ends = id(owner), {}
+    for array in arrays:
+        stop = context.device.address(array) + array.nbytes
+        ends[stop] = -(-stop // context.alignment) * context.alignment
+    held = _padding.get(key)
+    if held is None or held[0]() is not owner:
+        _padding[key] = weakref.ref(owner, lambda _: _padding.pop(key, None)), {}
+    _padding[key][1].update(ends)
 
 
 def span(array: Array) -> Span:
     """Where a contiguous array lies."""
-    context, owner = context_of(array), _owner(array)
-    start = context.device.address(array)
-    stop = padded = start + array.nbytes
-    if _segments.get(id(owner)) is owner:
-        padded = -(-stop // context.alignment) * context.alignment
+    owner = _owner(array)
+    start = context_of(array).device.address(array)
+    stop = start + array.nbytes
+    held = _padding.get(id(owner))
+    padded = held[1].get(stop, stop) if held is not None and held[0]() is owner else stop
     return Span(id(owner), start, stop, padded)
 
 

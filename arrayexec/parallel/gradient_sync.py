@@ -159,6 +159,11 @@ class ShardedUpdate:
         outside = next((name for name in gradients if comm.size > 1 and comm.place(parameters[name]) is None), None)
         if outside is not None:
             raise CollectiveError(f"ShardedUpdate: parameter '{outside}' must lie in a shared segment, but it does not")
+        if not optimizer.elementwise or optimizer.clip_global_norm is not None:
+            raise CollectiveError(
+                "ShardedUpdate: the optimizer must move each element by its own gradient, but "
+                f"{type(optimizer).__name__} needs lengths of whole parameters or gradients"
+            )
         self._comm, self._parameters, self._updater = comm, parameters, get_updater(optimizer)
         self.pieces = list(buckets.owned())
         """Names and stretches of what this rank updates."""
@@ -170,9 +175,11 @@ class ShardedUpdate:
 
     def __call__(self, used: Collection[str]) -> None:
         """Update the parameters ``used``, as `GradientBuckets.finish` gives them, on all ranks; collective."""
-        for key, (name, gradient, parameter) in enumerate(self._arrays):
-            if name in used:
-                self._updater(key, gradient, parameter)
+        mine = [(key, *arrays) for key, (name, *arrays) in enumerate(self._arrays) if name in used]
+        if mine:
+            keys, gradients, parameters = zip(*mine, strict=True)
+            self._updater.update_all(keys, gradients, parameters)
+            for parameter in parameters:
                 self._comm.spread(parameter)
         self._comm.barrier()
         for name in used:

@@ -148,6 +148,8 @@ class Nadam(_Moments):
     parameters have one ``Π``, as in MXNet. Dozat, "Incorporating Nesterov momentum into Adam", 2016.
     """
 
+    elementwise = False  # another number of parameters is another product
+
     def __init__(
         self, learning_rate: float | None = None, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8,
         schedule_decay: float = 0.004, **options: Any,

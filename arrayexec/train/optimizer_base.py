@@ -94,7 +94,7 @@ class Optimizer:
     flat: ClassVar[bool] = True
     """Whether parameters that lie behind each other may be updated as one array."""
     elementwise: bool = True
-    """Whether an element moves by its own gradient alone; else factors depend on the whole parameter."""
+    """Whether an element moves by its own gradient alone: then parts of parameters may be updated like whole ones."""
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 from ..context import Array, copyto
 from .optimizer_base import Factors, Key, Optimizer, State, register, used
@@ -14,7 +14,7 @@ from .random import generator
 class SGD(Optimizer):
     """``m = momentum·m − lr·(clip(g) + wd·w)``, ``w += m``. ``lazy_update`` is for sparse gradients: all are dense."""
 
-    state_names = ("momentum",)
+    state_names: ClassVar[tuple[str, ...]] = ("momentum",)
 
     def __init__(self, momentum: float = 0.0, lazy_update: bool = True, **options: Any) -> None:
         super().__init__(**options)
@@ -85,6 +85,7 @@ class SGLD(Optimizer):
     """
 
     flat = False  # every parameter has its own stream of noise
+    elementwise = False
 
     def factors(self, key: Key, lr: float, wd: float) -> Factors:
         """Rate, decay and the stream of this update."""

@@ -79,6 +79,18 @@ except CollectiveError as error:
 else:
     raise AssertionError("parameters of own memory were taken")
 
+# what needs lengths of whole parameters, or gradients, cannot be done in parts
+for other in (optimizer.create("lars"), optimizer.create("sgd", clip_global_norm=1.0)):
+    try:
+        ShardedUpdate(ranks, buckets, gradients, parameters=segment("gradient")[1], optimizer=other)
+    except CollectiveError as error:
+        assert str(error) == (
+            "ShardedUpdate: the optimizer must move each element by its own gradient, but "
+            f"{type(other).__name__} needs lengths of whole parameters or gradients"
+        )
+    else:
+        raise AssertionError(f"{other} was taken")
+
 # local steps: means every third step, and a hook that sees them
 block, parameters = segment("gradient")
 for name, array in parameters.items():
