@@ -7,7 +7,7 @@ allocated, nothing is unpickled, and every refusal names the offset and what it 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 from ..atomic import replacing
 from ..context import asnumpy
@@ -28,13 +28,26 @@ class ArrayFile(NamedTuple):
     metadata: dict[str, str]
 
 
-def load(path: Path, *, limit: int | None = None) -> Arrays:
+@overload
+def load(path: Path, *, format: None = None, limit: int | None = None) -> Arrays: ...
+
+
+@overload
+def load(path: Path, *, format: Literal["mxnet-pickle"], limit: int | None = None) -> dict[str, Any]: ...
+
+
+def load(path: Path, *, format: str | None = None, limit: int | None = None) -> Arrays | dict[str, Any]:
     """The arrays of a ``.params``, npz or safetensors file: a dict in its order, or a list where it has no names.
 
     Sparse arrays come dense and bfloat16 as float32 (each value exactly); an empty slot of MXNet's is None. A file of
     no arrays is ``{}``. ``limit``: bytes that packed and sparse arrays may take together; None: 64 times the file, at
-    least 64 MiB. Raises FileFormatError, with the offset, for anything that is not such a file in whole.
+    least 64 MiB. ``format="mxnet-pickle"`` reads a ``.states`` file, see ``load_mxnet_states``. Raises FileFormatError,
+    with the offset, for anything that is not such a file in whole.
     """
+    if format == "mxnet-pickle":
+        return load_mxnet_states(path)
+    if format is not None:
+        raise ArgumentError(f"load: format must be None (told by the file) or 'mxnet-pickle', but it is {format!r}")
     return read(path, limit=limit).arrays
 
 

@@ -266,8 +266,8 @@ def _record(source: Source, raw: bytes) -> Array | None:
 
 def _bytes(source: Source, text: Any, coding: Any = None) -> bytes:
     """Bytes, as protocol 2 writes them: a text of Latin letters."""
-    if isinstance(text, bytes):
-        return text
+    if isinstance(text, (bytes, bytearray)):
+        return bytes(text)
     if not isinstance(text, str) or coding not in (None, "latin1", "latin-1"):
         source.fail("bytes must be a text in Latin 1")
     return text.encode("latin-1")
@@ -304,6 +304,9 @@ _CALLS: dict[tuple[str, str], Callable[..., Any]] = {
     ("numpy", "dtype"): _dtype,
 }
 for _module in ("numpy.core.multiarray", "numpy._core.multiarray"):
+    _CALLS[_module.replace("multiarray", "numeric"), "_frombuffer"] = lambda source, raw, kind, shape, order: _numpy(
+        source, shape, kind, raw, order
+    )
     _CALLS[_module, "_reconstruct"] = lambda *_: _Object(_Name("numpy", "ndarray"))
     _CALLS[_module, "scalar"] = lambda source, kind, raw: _numpy(source, (), kind, raw, "C").item()
 _ADMITTED = _CALLS.keys() | _NDARRAY | _BASES

@@ -101,6 +101,8 @@ def record(source: Source) -> Array | None:
     if kind == _DENSE:
         return _values(source, shape, code, "the values")
     auxiliary = [(_type_code(source, "an index type"), _shape(source, "an index shape")) for _ in range(kind)]
+    if kind == _CSR and stored == (0,):  # MXNet states none for some arrays, and stores one for each column number
+        stored = auxiliary[1][1]
     values = _values(source, stored or (), code, "the stored values")
     indices = [_values(source, dims or (), kind_of_index, "the indices") for kind_of_index, dims in auxiliary]
     source.at = offset

@@ -91,6 +91,7 @@ cases(
     sparse_csr_rows=loads(params(sparse(2, (1,), (2, 2), longs(0, 2, 1), longs(0)))),
     sparse_impossible_dims=loads(params(sparse(1, (0,), (0, 1 << 62, 4), longs()))),
     load_number=lambda: files.load(5),
+    load_format=lambda: files.load("a.params", format="pickle"),  # type: ignore[call-overload]
     save_array=lambda: files.save("a.params", zeros(2, 3)),
     save_name=lambda: files.save("a.params", {5: zeros(2)}),
     save_type=lambda: files.save("a.params", {"a": np.zeros(2, complex)}),
