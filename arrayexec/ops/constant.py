@@ -31,14 +31,18 @@ def count_up(xp: Any, flat: Any, start: float, step: float, repeat: int = 1) -> 
             xp.add(begin[: len(part)], int(first * step), out=part)
         return
     for first in range(0, flat.size, block):
-        values = xp.arange(first, min(first + block, flat.size), dtype="float64")
-        if repeat > 1:
-            xp.floor_divide(values, repeat, out=values)
-        if step != 1:
-            xp.multiply(values, step, out=values)
-        if start != 0:
-            xp.add(values, start, out=values)
-        xp.copyto(flat[first : first + block], values, casting="unsafe")
+        _count(xp, flat[first : first + block], first, start, step, repeat)
+
+
+def _count(xp: Any, part: Any, first: int, start: float, step: float, repeat: int) -> None:
+    values = xp.arange(first, first + part.size, dtype="float64")
+    if repeat > 1:
+        xp.floor_divide(values, repeat, out=values)
+    if step != 1:
+        xp.multiply(values, step, out=values)
+    if start != 0:
+        xp.add(values, start, out=values)
+    xp.copyto(part, values, casting="unsafe")
 
 
 def _exact(start: float, step: float, flat: Any) -> bool:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import product as combinations
 from typing import Any
 
+import numpy as np
+
 from ..dims import UNKNOWN
 from ..errors import AttributeValueError
 from ..registry import Op, Temp, register_op
@@ -83,11 +85,11 @@ class Correlation(Op):
 
     def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
         sums, (images, channels, height, width) = wide(s.dtype("data1")), s.data1
-        image = (channels, height + 2 * self.pad_size, width + 2 * self.pad_size)
+        image = (height + 2 * self.pad_size, width + 2 * self.pad_size, channels)
         plane = tuple(self._reach(length) for length in s.out[2:])
         block = max(1, min(images, BLOCK // math.prod(image)))
         padded = dict.fromkeys(("padded1", "padded2", "dpadded1", "dpadded2"), ((block, *image), sums))
-        shapes = {"item": (block, channels, *plane), "plane": (block, *plane), "total": (block, *s.out[2:])}
+        shapes = {"item": (block, *plane, channels), "plane": (block, *plane), "total": (block, *s.out[2:])}
         return {**padded, **{name: (shape, sums) for name, shape in shapes.items()}}
 
     def keeps(self, want: frozenset[str]) -> Iterable[str]:
@@ -107,7 +109,7 @@ class Correlation(Op):
 
         def places(starts: Iterable[int]) -> Any:
             spans = (slice(i, i + (n - 1) * step + 1, step) for i, n in zip(starts, plane, strict=True))
-            return (..., *spans)
+            return (slice(None), *spans)
 
         plane = plane[-2:]
         for number, move in enumerate(combinations(steps, steps)):
@@ -125,9 +127,22 @@ class Correlation(Op):
         xp.copyto(self._inner(padded), image)
 
     def _inner(self, padded: Array) -> Array:
-        """The part of a padded image that is no padding."""
+        """The part of padded images (n, h, w, c) that is no padding, as (n, c, h, w)."""
         pad = self.pad_size
-        return padded[..., pad : padded.shape[-2] - pad, pad : padded.shape[-1] - pad]
+        inner = padded[:, pad : padded.shape[1] - pad, pad : padded.shape[2] - pad]
+        return inner.transpose(0, 3, 1, 2)
+
+    def _compare(self, xp: Any, one: Array, two: Array, both: Array, lines: Array) -> None:
+        """``lines`` (n, h, w) = products or distances of two images (n, h, w, c), summed over channels."""
+        if self.is_multiply and xp is np:
+            xp.einsum("nhwc,nhwc->nhw", one, two, out=lines)  # neighbours in memory, nothing written in between
+            return
+        if self.is_multiply:
+            xp.multiply(one, two, out=both)
+        else:
+            xp.subtract(one, two, out=both)
+            xp.absolute(both, out=both)
+        xp.sum(both, axis=-1, out=lines)
 
     def forward(
         self, xp: Any, data1: Array, data2: Array, out: Array,
@@ -140,12 +155,7 @@ class Correlation(Op):
             self._fill(xp, data1[images], one)
             self._fill(xp, data2[images], two)
             for number, first, second in self._patches(plane.shape):
-                if self.is_multiply:
-                    xp.multiply(one[first], two[second], out=both)
-                else:
-                    xp.subtract(one[first], two[second], out=both)
-                    xp.absolute(both, out=both)
-                xp.sum(both, axis=1, out=lines)
+                self._compare(xp, one[first], two[second], both, lines)
                 sums.fill(0)
                 for tap in self._taps(lines, sums.shape):
                     xp.add(sums, tap, out=sums)
@@ -156,7 +166,7 @@ class Correlation(Op):
         self, xp: Any, dout: Array, data1: Array, data2: Array, ddata1: Array, ddata2: Array,
         padded1: Temp, padded2: Temp, dpadded1: Temp, dpadded2: Temp, item: Temp, plane: Temp, total: Temp,
     ) -> None:  # fmt: skip
-        share = 1 / (self.kernel_size**2 * padded1.shape[1])
+        share = 1 / (self.kernel_size**2 * padded1.shape[-1])
         for images in spans(dout.shape[0], total.shape[0]):
             count = images.stop - images.start
             one, two, done, dtwo = (array[:count] for array in (padded1, padded2, dpadded1, dpadded2))
@@ -170,7 +180,7 @@ class Correlation(Op):
                 lines.fill(0)
                 for tap in self._taps(lines, sums.shape):
                     xp.add(tap, sums, out=tap)
-                given = lines[:, None]
+                given = lines[..., None]
                 if not self.is_multiply:
                     xp.subtract(one[first], two[second], out=both)
                     xp.add(both, 0.0, out=both)  # equal values count as a difference above 0, negative zeros too
