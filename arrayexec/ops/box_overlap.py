@@ -108,10 +108,10 @@ class Suppression:
         return kept
 
 
-def match(xp: Any, work: Array) -> Array:
+def match(xp: Any, work: Array, limit: float = -math.inf) -> Array:
     """Greedy matching: the column of every row, -1 for none: (r,) int64, from values (r + 1, c + 1), which are spoilt.
 
-    The last row and column of ``work`` are -inf, and so is what must not be matched. Largest first; of equal values the
+    The last row and column of ``work`` are -inf; what is at most ``limit`` is not matched. Largest first; of equal values the
     first row or column. A pair that is the best of its row and of its column is matched whatever else is, so all such
     pairs are matched at once, again and again.
     """
@@ -120,7 +120,7 @@ def match(xp: Any, work: Array) -> Array:
     for _ in range(min(rows, columns)):
         best = xp.argmax(work[:rows], axis=1)
         rival = xp.argmax(xp.take(work[:rows], best, axis=1), axis=0)
-        won = xp.logical_and(rival == row, work[row, best] > -math.inf)
+        won = xp.logical_and(rival == row, work[row, best] > limit)
         if xp is np and not won.any():
             break
         found = xp.where(won, best, found)

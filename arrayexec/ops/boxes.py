@@ -254,10 +254,13 @@ class bipartite_matching(Op):
         for place in each(data.shape[:-2]):
             scores = data[place].T if turned else data[place]
             mine, other = (out1[place], out0[place]) if turned else (out0[place], out1[place])
-            work.fill(-math.inf)
-            good = scores < self.threshold if self.is_ascend else scores > self.threshold
-            xp.copyto(work[:-1, :-1], -scores if self.is_ascend else scores, where=good)
-            column = match(xp, work)
+            work[-1].fill(-math.inf)
+            work[:, -1].fill(-math.inf)
+            inner = work[:-1, :-1]
+            if self.is_ascend:
+                xp.multiply(scores, -1, out=inner)
+            xp.fmax(inner if self.is_ascend else scores, -math.inf, out=inner)  # a NaN comes last: it is not matched
+            column = match(xp, work, -self.threshold if self.is_ascend else self.threshold)
             matched = column >= 0
             if self.topk > 0:
                 matched = xp.logical_and(matched, self._best(xp, scores, column, turned))
