@@ -97,6 +97,21 @@ class KVStore:
         """How many ranks there are; 1 in stores of one process."""
         return self._comm.size
 
+    @property
+    def comm(self) -> Communicator:
+        """The ranks of this store; one alone in stores of one process."""
+        return self._comm
+
+    @property
+    def two_bit(self) -> TwoBit | None:
+        """What rounds gradients to two bits, if `set_gradient_compression` has said so."""
+        return self._two_bit
+
+    @property
+    def transport(self) -> str | None:
+        """The 16-bit type in which gradients travel between hosts, if `set_gradient_compression` has said so."""
+        return self._transport
+
     @staticmethod
     def is_capable(capability: str) -> bool:
         """Whether stores can do something; MXNet asks for ``optimizer`` alone."""

@@ -41,9 +41,9 @@ class BlockModel(ParallelModel):
         for cut in self._cuts:
             copyto(cut.of(self.master.blocks["g"]), cut.of(self.master.blocks["parameter"]))
 
-    def run(self, iterations: int = 1) -> BlockModel:
+    def run(self, iterations: int = 1, *, check: str | None = None) -> BlockModel:
         """That many steps of every device by itself, then one block step; collective with ranks."""
-        super().run(iterations)
+        super().run(iterations, check=check)
         self._block_step()
         return self
 

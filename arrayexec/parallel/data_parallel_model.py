@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from ..errors import ParallelizeError
+from ..errors import ArgumentError, ParallelizeError
+from ..symbol import Symbol
 from ..train.model_helper import ModelHelper, Net
-from .model_checks import check_builders, check_losses, check_model, check_nets, check_options
+from .model_checks import check_builders, check_graphs, check_losses, check_model, check_nets, check_options
 from .parallel_model import ParallelModel
 
 Builder = Callable[..., Any]
@@ -110,6 +111,8 @@ def build(
     if transform is not None:
         prefix = checked.prefixes[0].partition("_")[0]
         _replace(model, transform(model, len(nets), prefix, checked.contexts[0].device_type))
+    if trains:
+        check_graphs(model, nets)
     if optimize is not None:
         model.optimizer = optimize(model) or model.optimizer
         if model.optimizer is None:
@@ -136,6 +139,8 @@ def build(
 
 def _replace(model: ModelHelper, graphs: Mapping[str, Any] | None) -> None:
     """Take the graphs that a transformer gave, by prefix."""
+    if not isinstance(graphs, Mapping | None) or not all(isinstance(graph, Symbol) for graph in (graphs or {}).values()):
+        raise ArgumentError(f"parallelize: a transformer must give None or Symbols by prefix, but it gave {graphs!r}")
     for prefix, graph in (graphs or {}).items():
         if prefix not in model.nets:
             raise ParallelizeError(

@@ -92,6 +92,7 @@ class DeviceNet:
         self.parts: list[dict[str, Array]] = []  # states of the stretches that `Shards` updates
         self.inputs: dict[str, Array] = {}
         self.blocks: dict[str, Array] = {}
+        self._monitor: Any = None
         self.set_memory(scope, kept)
         arguments = net.graph.list_arguments()  # type: ignore[union-attr]
         self.wanted = [name for name in arguments if name not in net.params and name not in net.taps]
@@ -211,10 +212,21 @@ class DeviceNet:
                     (loose_gradients,) if self.loose else (), keep=self.keep,
                 )
             )  # fmt: skip
+            self._install(self._executors[key])
         self.executor, self._mode = self._executors[key], "train" if trains else "inference"
         self.executor.bind_inputs()
         self.arena.reserve(self.executor.arena_needs(self._mode))
         return self.executor
+
+    def watch(self, monitor: Any) -> None:
+        """Let a monitor watch all executors, present and future."""
+        self._monitor = monitor
+        for executor in self._executors.values():
+            self._install(executor)
+
+    def _install(self, executor: Executor) -> None:
+        if self._monitor is not None:
+            self._monitor.install(executor, self.net.prefix)
 
     def plan(self) -> Plan:
         """The plan of the last step."""

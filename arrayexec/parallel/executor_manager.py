@@ -204,9 +204,10 @@ class DataParallelExecutorManager:
         self._groups[place] = group  # last: the one used last
         return group
 
-    # what a manager with more options has otherwise
+    # other with more options
 
     _fixed: frozenset[str] = frozenset()
+    compression: Any = None
 
     def _make_replicas(self) -> Replicas:
         return Replicas(self.ctx, next(i for i, load in enumerate(self.work_load_list) if load > 0))
@@ -223,7 +224,7 @@ class DataParallelExecutorManager:
 
     @property
     def execgrp(self) -> DataParallelExecutorGroup:
-        """The default bucket's group."""
+        """The default one."""
         return self._group(self._default, self._described)
 
     # parameters
@@ -280,7 +281,7 @@ class DataParallelExecutorManager:
                 copyto(given[name], mean)
 
     def merge_states(self) -> None:
-        """Give all devices and ranks the mean of the states that each moves from its rows; collective after training."""
+        """Give all devices and ranks the mean of the states that each moves by itself; collective after training."""
         if self._moved and (self.comm is not None or len(self.ctx) > 1):
             for name, mean in self._replicas.means("aux", self._replicas.lead.aux, self.comm).items():
                 self._replicas.write("aux", name, mean, "the mean of states")
@@ -288,7 +289,7 @@ class DataParallelExecutorManager:
 
     @property
     def param_arrays(self) -> list[list[Array]]:
-        """For every parameter of the default bucket, its array on every device."""
+        """For every parameter of the default bucket, its array on each device."""
         return self._first_arrays[0]
 
     @property
@@ -386,7 +387,7 @@ class DataParallelExecutorManager:
                 sync.ready(name)
 
         if group is not None:
-            early = sync is not None and len(group.train_execs) == 1
+            early = sync is not None and self.compression is None and len(group.train_execs) == 1
             group.backward(out_grads, ready if early else None)
         self._summed = False
         if sync is not None:

@@ -30,6 +30,8 @@ class Feeder:
         self._fed: dict[str, Array] = {}
         self._start: int | None = None
         self._length = 0
+        self._rows: dict[str, object] = {}  # of the global batches that were fed
+        self._agreed: dict[str, object] = {}
         self.last: list[dict[str, Array]] = []
         """The inputs of the last step."""
 
@@ -53,6 +55,16 @@ class Feeder:
             )
         rows = part(len(array), ranks, rank)
         self._fed[name], self._start, self._length = array[rows], None if local else rows.start, len(array)
+        self._rows[f"rows of '{name}'"] = "each its own" if local else len(array)
+
+    def agree(self) -> None:
+        """See to it that all ranks were fed as many rows; collective where that has changed.
+
+        Raises PlanMismatchError.
+        """
+        if self._comm is not None and self._rows != self._agreed:
+            self._comm.agree(self._rows, f"what was fed to '{self._title}'")
+            self._agreed = dict(self._rows)
 
     def first_row(self, rows: int) -> int:
         """Place of this rank's first row in the global batch; where nobody says, ranks are taken to have ``rows``."""

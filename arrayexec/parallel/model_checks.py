@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import operator
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,9 +22,11 @@ from ..errors import (
 )
 from ..threads import cores
 from ..train.model_helper import ModelHelper, Net
+from .device_net import gradient_order
 
 _SIDE_BY_SIDE = "dag async_dag async_scheduling async_polling parallel prof_dag rnn singlethread_async"
-NET_TYPES = {"simple": "simple"} | dict.fromkeys(_SIDE_BY_SIDE.split(), "dag")
+NET_TYPES = dict.fromkeys("simple async_simple simple_refcount".split(), "simple")
+NET_TYPES |= dict.fromkeys(_SIDE_BY_SIDE.split(), "dag")
 """Caffe2's names of executors: one device after the other, or all side by side."""
 
 ENGINES = {"mpi": "mpi", "nccl": "nccl", "GLOO": "mpi", "MPI": "mpi", "NCCL": "nccl"}
@@ -113,7 +116,7 @@ def find_devices(devices: Any, cpu_device: bool, ideep: bool) -> tuple[tuple[Con
         devices = range(count if on_gpu else cores())
     if isinstance(devices, str | Mapping) or not hasattr(devices, "__iter__"):
         raise DeviceError(f"parallelize: devices must be a list of numbers, but it is {devices!r}")
-    ids = list(devices)
+    ids = [operator.index(one) if hasattr(one, "__index__") and not isinstance(one, bool) else one for one in devices]
     if not ids:
         raise DeviceError("parallelize: devices must name at least one device, but the list is empty")
     for one in ids:
@@ -202,6 +205,31 @@ def check_nets(model: ModelHelper, nets: Sequence[Net]) -> None:
                 )
 
 
+def check_graphs(model: ModelHelper, nets: Sequence[Net]) -> None:
+    """Refuse devices that do not train the same parameters, or do not meet in the same batch normalisations."""
+    for what, of in (("train the same parameters", _trained), ("combine the same statistics", _combined)):
+        wanted = of(nets[0])
+        for net in nets[1:]:
+            found = of(net)
+            if found != wanted:
+                i = next((i for i, pair in enumerate(zip(found, wanted, strict=False)) if pair[0] != pair[1]), -1)
+                i = i if i >= 0 else min(len(found), len(wanted))
+                shown = [f"{n.prefix} has {[*map(repr, one), 'no more'][i]}" for n, one in ((nets[0], wanted), (net, found))]
+                raise ParallelizeError(
+                    f"parallelize: model '{model.name}': all devices must {what}, but {' where '.join(shown)}"
+                )
+
+
+def _trained(net: Net) -> list[str]:
+    return sorted(gradient_order(net))
+
+
+def _combined(net: Net) -> list[str]:
+    """Batch normalisations whose statistics are combined, in the order in which devices meet."""
+    nodes = net.graph.graph.nodes  # type: ignore[union-attr]
+    return [one.name.removesuffix("_moments") for one in nodes if one.op and one.op.form.name == "_joined_moments"]
+
+
 _DEFAULTS: Mapping[str, Any] = {
     "broadcast_computed_params": True, "optimize_gradient_memory": False, "dynamic_memory_management": False,
     "blobs_to_keep": None, "use_nccl": False, "max_concurrent_distributed_ops": 16, "num_threads_per_device": 4,
@@ -215,7 +243,7 @@ def check_options(
 ) -> Options:
     """The options by name, checked; communicators are made last. Raises ParallelizeError and its kin."""
     given = {**_DEFAULTS, **options}
-    if net_type not in NET_TYPES:
+    if not isinstance(net_type, str) or net_type not in NET_TYPES:
         raise ParallelizeError(f"parallelize: there is no net_type {net_type!r}{near_miss(str(net_type), NET_TYPES)}")
     _one_of("broadcast_computed_params", given["broadcast_computed_params"], (True, False, "average"))
     _one_of("combine_spatial_bn", given["combine_spatial_bn"], (True, False, "host"))
@@ -223,12 +251,10 @@ def check_options(
     _one_of("loss_weighting", given["loss_weighting"], ("devices", "samples"))
     _one_of("uneven", given["uneven"], ("error", "join", "drop"))
     _one_of("transport", given["transport"], (None, "float16", "bfloat16"))
-    _one_of("sharded_update", given["sharded_update"], (True, False))
-    if given["uneven"] == "join" and given["combine_spatial_bn"] is True:
-        raise ParallelizeError(
-            "parallelize: a rank without a batch has no statistics to combine: take uneven='drop', or "
-            "combine_spatial_bn='host'"
-        )
+    for name in ("sharded_update", "shared_model", "optimize_gradient_memory", "dynamic_memory_management"):
+        _one_of(name, given[name], (True, False))
+    for name, value in (("cpu_device", cpu_device), ("ideep", ideep)):
+        _one_of(name, value, (True, False))
     for name in ("max_concurrent_distributed_ops", "num_threads_per_device"):
         _at_least_one(name, given[name])
     timeout = given["barrier_net_timeout_sec"]

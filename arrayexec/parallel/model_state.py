@@ -102,8 +102,9 @@ class ModelState:
         if name == "optimizer_iteration":
             return np.array([self.iteration], np.int64)
         optimizer = self.model.optimizer
-        if optimizer is not None and name in optimizer.learning_rate_blobs(self.options.prefixes[0]):
-            return np.array([self.learning_rate()], np.float32)
+        if name in self.learning_rate_blobs():
+            rate = self.model.rates[name](self.iteration) if optimizer is None else self.learning_rate()
+            return np.array([rate], np.float32)
         prefix, _, local = name.partition("/")
         found = next((one for one in self.devices if one.net.prefix == prefix), None)
         if found is not None and device is None:
@@ -208,7 +209,6 @@ class ModelState:
 
         Names are without prefix. Raises UnknownNameError, and ParallelizeError for a name of one device.
         """
-        self._check_started("add_blob_sync")
         if op not in ("broadcast", "sum", "mean"):
             raise ParallelizeError(f"add_blob_sync: op must be 'broadcast', 'sum' or 'mean', but it is {op!r}")
         for name in blobs:

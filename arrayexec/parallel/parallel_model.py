@@ -11,7 +11,7 @@ import numpy as np
 
 from ..comm import GradientBuckets
 from ..context import asnumpy, copyto
-from ..errors import NotBoundError, ParallelizeError, near_miss
+from ..errors import AlreadyParallelizedError, ArgumentError, NotBoundError, ParallelizeError, near_miss
 from ..executor import Meeting, bind
 from ..streams import current_seed
 from ..symbol import Group
@@ -47,7 +47,7 @@ class ParallelModel(ModelState):
         self._plan_hook = plan_hook
         self._buckets: GradientBuckets | None = None
         self._rows: list[int] = []
-        self._bound = self._absent = self._quiet = False
+        self._bound = self._absent = self._quiet = self._monitored = False
         self._added = 0  # rows whose gradients wait for an update
         self._group: Any = None  # GPUs that NCCL joins
         self._lock = threading.Lock()
@@ -57,9 +57,13 @@ class ParallelModel(ModelState):
     def init(self) -> ParallelModel:
         """Take memory, fill parameters, give those of the master (of rank 0) to all; collective with ranks.
 
-        Raises PlanMismatchError if ranks do not hold the same model or options.
+        Raises PlanMismatchError if ranks do not hold the same model or options, AlreadyParallelizedError the second time.
         """
         net, options = self.master.net, self.options
+        if self._started:
+            raise AlreadyParallelizedError(
+                f"init: the model '{self.model.name}' is started already; to begin anew set_params or load"
+            )
         if self.comm is not None:
             self.comm.agree(self._description(), f"the model '{self.model.name}'")
         lender = self.model.shares
@@ -117,9 +121,15 @@ class ParallelModel(ModelState):
         params = {f"parameter '{n}'": f"{p.shape} {np.dtype(p.dtype).name}" for n, p in net.params.items()}
         optimizer = self.model.optimizer
         rule = {} if optimizer is None else _plain({"rule": type(optimizer).__name__, **vars(optimizer)}, "optimizer ")
+        assigned = {
+            f"{when} '{name}'{node}": words
+            for when, values in (("update of", net.updates), ("after init,", net.after_init))
+            for name, value in values.items()
+            for node, words in {"": value.name, **{f": {n}": words for n, words in describe_nodes(None, value).items()}}.items()
+        }
         return {
             "devices": len(self.devices), "seed": current_seed(), **self.options.agreed(), **params, **rule,
-            **describe_nodes(None, net.graph),
+            **describe_nodes(None, net.graph), **assigned, **self.model.schedules,
         }  # fmt: skip
 
     def _bind(self, specs: Sequence[Mapping[str, Any]]) -> None:
@@ -146,9 +156,11 @@ class ParallelModel(ModelState):
         """Let gradients of activations share memory from now on (all but ``excluded_blobs``), or activations, too.
 
         ``input_shapes``: those of a device, if no step was taken yet. Gives the bytes by role of the master, ``before``
-        and ``after``. The bits stay. Raises NotBoundError while shapes are unknown.
+        and ``after``. The bits stay. Raises NotBoundError while shapes are unknown, UnknownNameError for strangers.
         """
         self._check_started("optimize_gradient_memory")
+        for name in excluded_blobs:
+            self.master.check_known(name)
         given = {name: (tuple(shape), "float32") for name, shape in (input_shapes or {}).items()}
         specs = [given or device.specs() or self._feeder.known(device) for device in self.devices]
         if None in specs:
@@ -168,12 +180,16 @@ class ParallelModel(ModelState):
             raise ParallelizeError(f"warmup: the model '{self.model.name}' was made without warmup_iterations")
         return ParallelModel.run(self, self.warmup_iterations)
 
-    def run(self, iterations: int = 1) -> ParallelModel:
+    def run(self, iterations: int = 1, *, check: str | None = None) -> ParallelModel:
         """Take that many steps (a forward-only model: run forward); collective with ranks.
 
-        Raises NotBoundError before `init` and for inputs without values, BarrierTimeoutError if ranks do not come.
+        ``check='finite'`` raises NonFiniteError at the first node that makes a NaN or an infinity; parameters and
+        running statistics are then as before the step. Raises NotBoundError before `init` and for inputs without
+        values, BarrierTimeoutError if ranks do not come.
         """
         self._check_started("run")
+        if isinstance(iterations, bool) or not hasattr(iterations, "__index__") or iterations < 0:
+            raise ArgumentError(f"run: iterations must be a whole number >= 0, but it is {iterations!r}")
         if self.comm is not None:
             self._barrier()
         share = max(1, cores() // (len(self.devices) if self.options.net_type == "dag" else 1))
@@ -182,7 +198,7 @@ class ParallelModel(ModelState):
             for _ in range(iterations):
                 self._say_where()
                 self.check_for_failures()
-                self._step()
+                self._step(check)
         return self
 
     @contextlib.contextmanager
@@ -213,8 +229,18 @@ class ParallelModel(ModelState):
         if self.comm is not None:
             self.comm.where = f"step {self.iteration + 1} of the model '{self.model.name}'"
 
-    def _step(self) -> None:
+    def install_monitor(self, monitor: Any) -> None:
+        """Let a `Monitor` watch the nets of all devices, which then run in turn; values have the tags ``cpu_0`` ….
+
+        ``monitor.tic()`` before a run, ``toc()`` after it.
+        """
+        for device in self.devices:
+            device.watch(monitor)
+        self._monitored = True
+
+    def _step(self, check: str | None = None) -> None:
         batches = self._next_batches()
+        self._feeder.agree()
         self._bind(
             [
                 {n: (tuple(a.shape), self._feeder.input(device, n).dtype) for n, a in inputs.items()}
@@ -231,22 +257,19 @@ class ParallelModel(ModelState):
             for name, array in inputs.items():
                 copyto(arrays[name], array)
         trains = self.options.trains
-        before = [{n: a.copy() for n, a in d.computed.items()} for d in self.devices] if self._absent else []
-        self._walk(lambda executor, _: executor.stages(True, trains))
-        if not trains:
-            return
-        for device, computed in zip(self.devices, before, strict=False):
-            for name, array in computed.items():
-                copyto(device.computed[name], array)
-        self.iteration += not self._quiet
-        heads = [self._heads(*pair) for pair in zip(self.devices, self._seeds(), strict=True)]
-        self._arrived = dict.fromkeys(self.trained, 0)
-        ready = self._ready if self._buckets is not None and not self._quiet else None
-        self._walk(lambda executor, i: executor.stages(False, heads=heads[i], on_ready=ready))
+        with self._kept_computed(check):
+            self._walk(lambda executor, _: executor.stages(True, trains, check=check))
+            if not trains:
+                return
+            heads = [self._heads(*pair) for pair in zip(self.devices, self._seeds(), strict=True)]
+            self._arrived = dict.fromkeys(self.trained, 0)
+            ready = self._ready if self._buckets is not None and not self._quiet else None
+            self._walk(lambda executor, i: executor.stages(False, heads=heads[i], on_ready=ready, check=check))
         self._sync_computed()
         self._added = self._added + self._feeder.global_rows(sum(rows)) if self._quiet else 0
         if self._quiet:
             return
+        self.iteration += 1
         self._reduce()
         self._update()
         if self.reduces:
@@ -255,6 +278,20 @@ class ParallelModel(ModelState):
             self.comm.first_step_done()
         if self.check_every and self.iteration % self.check_every == 0:
             self.check_consistency()
+
+    @contextlib.contextmanager
+    def _kept_computed(self, check: str | None) -> Iterator[None]:
+        """Let running statistics be as before where this rank has no batch, or something was not finite inside."""
+        alone = self._absent and self.options.combine_spatial_bn is not True  # else they are those of all ranks
+        before = [{n: a.copy() for n, a in d.computed.items()} for d in self.devices] if alone or check else []
+        failed = True
+        try:
+            yield
+            failed = False
+        finally:
+            for device, computed in zip(self.devices, before if alone or failed else (), strict=False):
+                for name, array in computed.items():
+                    copyto(device.computed[name], array)
 
     def _next_batches(self) -> list[dict[str, Array]]:
         """The inputs of the next step. Raises StopIteration when readers are at their end; see ``uneven``."""
@@ -297,6 +334,8 @@ class ParallelModel(ModelState):
         comm = self.comm if self.options.combine_spatial_bn is True else None
         try:
             while (meetings := self._everywhere(lambda i: next(walks[i], None)))[0] is not None:
+                for meeting in meetings if self._absent and comm is not None else ():
+                    meeting.arrays["data"][1:] = 0  # no values: mean, squares and count of nothing
                 meetings[0].op.meet(meetings[0].kind, comm, [meeting.arrays for meeting in meetings])
         finally:
             for walk in walks:
@@ -305,7 +344,7 @@ class ParallelModel(ModelState):
     def _everywhere(self, call: Callable[[int], Any]) -> list[Any]:
         """``call(i)`` for every device: side by side on processors if the net type is dag."""
         count = len(self.devices)
-        if count == 1 or self.options.net_type == "simple" or self.master.context.xp is not np:
+        if count == 1 or self.options.net_type == "simple" or self.master.context.xp is not np or self._monitored:
             return [call(i) for i in range(count)]
         futures = [_threads(count).submit(call, i) for i in range(count)]
         errors = [future.exception() for future in futures]

@@ -1,4 +1,4 @@
-"""A manager with what modules ask for: requests by name, gradients of inputs, states, shared parameters, first values."""
+"""A manager with what modules ask for: requests by name, gradients of inputs, shared parameters, first values."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ..context import Context
+from ..context import Context, context_of, copyto
 from ..errors import DeviceError
 from .executor_manager import DataParallelExecutorManager
+from .loading import Described
+from .manager_checks import bucket_key
 from .replicas import KINDS, Replicas
 
 Array = Any
@@ -34,6 +36,9 @@ class TrainingManager(DataParallelExecutorManager):
     ) -> None:  # fmt: skip
         self._requests, self._fixed, self._input_grads = grad_req, frozenset(fixed), input_grads
         self._group2ctxs, self._shared = group2ctxs, shared
+        self._residuals: dict[tuple[int, str], Array] = {}
+        self.compression = None
+        """Rounds the gradients of a device, or with ranks their sum; what is left is added to those of the next step."""
         self.first_value: FirstValue | None = None
         """Gives values to what a bucket brings and nobody gave a value for."""
         if shared is not None and shared.ctx != list(ctx):
@@ -56,6 +61,31 @@ class TrainingManager(DataParallelExecutorManager):
         if name in self._fixed:
             return "null"
         return self._requests if isinstance(self._requests, str) else self._requests.get(name, "write")
+
+    def make_current(self, key: Any, described: Described) -> None:
+        """Make the group of a bucket, without a batch."""
+        self.curr_execgrp = self._group(bucket_key(key), described)
+
+    def _sum(self) -> None:
+        if self.compression is not None and (self.comm is not None or len(self.ctx) > 1):
+            devices = list(self._ran)
+            if self.comm is not None:  # ranks send their sums
+                self._replicas.sum_gradients(self._used, devices)
+                self._ran = devices = [self.stores.index(self._replicas.lead)]
+            for device in devices:
+                for name in self._used:
+                    self._round(device, name)
+        super()._sum()
+
+    def _round(self, device: int, name: str) -> None:
+        gradient = self.stores[device].gradients[name]
+        context = context_of(gradient)
+        shape, kind = tuple(gradient.shape), np.promote_types(gradient.dtype, np.float32)
+        if (device, name) not in self._residuals:
+            self._residuals[device, name] = context.zeros(shape, kind, "gradient")
+        sent = context.empty(shape, kind, "gradient")
+        self.compression.send(gradient, self._residuals[device, name], sent)
+        copyto(gradient, sent)
 
     def held(self, kind: str) -> dict[str, Array]:
         """The leading device's ``parameters`` (or ``aux``) of all buckets bound so far."""

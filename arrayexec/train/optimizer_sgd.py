@@ -53,7 +53,9 @@ class ccSGD(SGD):
 
 @register
 class NAG(SGD):
-    """Looks ahead: with ``d = lr·(clip(g) + wd·w)``, ``m = momentum·m − d`` and ``w += momentum·m − d``.
+    """Looks ahead: with ``d = lr·(clip(g) + wd·w)`` it is ``w += momentum·(momentum·m − d) − d``, ``m = momentum·m − d``.
+
+    As in MXNet the decay in the new ``m`` is that of the new ``w``.
 
     Nesterov's gradient as in Sutskever, Martens, Dahl, Hinton, "On the importance of initialization and momentum in
     deep learning", 2013.
@@ -67,14 +69,16 @@ class NAG(SGD):
         if "momentum" not in state:
             super().rule(xp, w, g, state, a, b, **factors)
             return
-        m = state["momentum"]
+        m, decay = state["momentum"], factors["decay"]
         self._rescaled(xp, g, a, factors["rate"])
-        self._add_scaled(xp, a, w, factors["decay"], b)
         xp.multiply(m, self.momentum, out=m)
         xp.subtract(m, a, out=m)
         xp.multiply(m, self.momentum, out=b)
         xp.subtract(b, a, out=b)
+        if used(decay):
+            xp.multiply(w, 1 - (1 + self.momentum) * decay, out=w)
         xp.add(w, b, out=w)
+        self._add_scaled(xp, m, w, -decay, b)  # by the new w, as MXNet
 
 
 @register

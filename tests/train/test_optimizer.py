@@ -24,9 +24,10 @@ def sgd(w, g, s, t, lr, wd, clip, momentum=0.0):
 
 
 def nag(w, g, s, t, lr, wd, clip, momentum=0.0):
-    g = clipped(g, clip) + wd * w
-    s["m"] = momentum * s.get("m", 0.0) + g
-    return w - lr * (g + momentum * s["m"])
+    g, before = clipped(g, clip), momentum * s.get("m", 0.0)
+    new = w - lr * (g + wd * w + momentum * (before + g + wd * w))
+    s["m"] = before + g + wd * new  # MXNet keeps the decay of the new parameter
+    return new
 
 
 def adam(w, g, s, t, lr, wd, clip, beta1=0.9, beta2=0.999, epsilon=1e-8):
@@ -237,7 +238,7 @@ def test_learning_rate_sets_the_base_of_a_schedule(kind):
     given = getattr(lr_scheduler, kind)(max_update=10, base_lr=0.3)
     assert optimizer.create("sgd", learning_rate=0.4, lr_scheduler=given).learning_rate == pytest.approx(0.3)
     alone = getattr(lr_scheduler, kind)(max_update=10)
-    assert optimizer.create("adam", lr_scheduler=alone).learning_rate == pytest.approx(0.01)
+    assert optimizer.create("adam", lr_scheduler=alone).learning_rate == pytest.approx(0.001)  # its default
     with pytest.raises(AttributeValueError, match="cannot be set"):
         rule.set_learning_rate(1.0)
 

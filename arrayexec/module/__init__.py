@@ -1,0 +1,7 @@
+"""Modules: a symbol with its parameters, optimizer and devices, trained, scored and asked for predictions."""
+
+from .base_module import BaseModule
+from .bucketing_module import BucketingModule
+from .module import Module
+
+__all__ = ["BaseModule", "BucketingModule", "Module"]

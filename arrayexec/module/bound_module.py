@@ -1,0 +1,213 @@
+"""A module that is bound: batches go in; outputs, gradients, states and metrics come out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from ..errors import ArgumentError, NotBoundError
+from ..parallel.executor_group import DataParallelExecutorGroup
+from ..parallel.loading import Described
+from ..parallel.training_manager import TrainingManager
+from .base_module import BaseModule
+
+Array = Any
+BOUND, READY, TRAINED = "binded", "params_initialized", "optimizer_initialized"
+
+
+class BoundModule(BaseModule):
+    """The steps of `Module`, on the manager that its ``bind`` has made."""
+
+    def __init__(self, symbol: Any, logger: Any = None) -> None:
+        super().__init__(logger)
+        self._symbol = symbol
+        self._data_names: list[str] = []
+        self._label_names: list[str] = []
+        self._state_names: list[str] = []
+        self._shapes: Described
+        self._manager: TrainingManager | None = None
+        self._updater: Any = None
+        self._kvstore: Any = None
+        self._monitor: Any = None
+        self._batch: Any = None
+
+    def _bound(self, call: str) -> TrainingManager:
+        if self._manager is None:
+            self._require(call, BOUND)
+            raise NotBoundError(f"{call}: the module must be bound first")
+        return self._manager
+
+    @property
+    def _comm(self) -> Any:
+        return self._kvstore.comm if self._kvstore is not None and self._kvstore.num_workers > 1 else None
+
+    def _speaks(self) -> bool:
+        return self._comm is None or self._comm.rank == 0
+
+    @property
+    def symbol(self) -> Any:  # type: ignore[override]
+        """The symbol (of the default bucket)."""
+        return self._symbol
+
+    @property
+    def data_names(self) -> list[str]:
+        """Names of the data inputs."""
+        return self._data_names
+
+    @property
+    def label_names(self) -> list[str]:
+        """Names of the labels."""
+        return self._label_names
+
+    @property
+    def output_names(self) -> list[str]:
+        """Names of the outputs."""
+        return self._current_symbol.list_outputs()  # type: ignore[no-any-return]
+
+    @property
+    def _current_symbol(self) -> Any:
+        group = self._manager.curr_execgrp if self._manager is not None else None
+        return self._symbol if group is None else group.symbol
+
+    @property
+    def _described(self) -> Described:
+        """What the current batch looks like; before the first one, what was bound."""
+        group = self._bound("data_shapes").curr_execgrp
+        return self._shapes if group is None else group.described
+
+    @property
+    def data_shapes(self) -> list[Any]:
+        """Descriptions of the data of the current batch (before the first one: those bound)."""
+        return list(self._described.provide_data)
+
+    @property
+    def label_shapes(self) -> list[Any] | None:
+        """Descriptions of the labels of the current batch; None where there are none."""
+        return list(self._described.provide_label) or None
+
+    @property
+    def output_shapes(self) -> list[tuple[str, tuple[int, ...]]]:
+        """Name and shape of every output for the whole batch."""
+        symbol, names = self._current_symbol, set(self._current_symbol.list_arguments())
+        shapes = {item.name: item.shape for item in self._described.all if item.name in names}
+        return list(zip(symbol.list_outputs(), symbol.infer_shape(**shapes)[1], strict=True))
+
+    # --- a step ------------------------------------------------------------------------------------------------
+
+    def forward(self, data_batch: Any, is_train: bool | None = None) -> None:
+        """Run forward on a batch of any size; ``is_train`` None: as bound.
+
+        Training with ranks leaves out rows that only fill up the batch. Raises NotBoundError, ShapeError, BucketError.
+        """
+        self._require("forward", BOUND, READY)
+        is_train = self.for_training if is_train is None else is_train
+        batch = self._taken(data_batch)
+        manager = self._bound("forward")
+        manager.load_data_batch(batch, drop_pad=is_train and self._comm is not None)
+        self._batch = batch
+        manager.forward(is_train)
+
+    def _taken(self, batch: Any) -> Any:
+        """A batch as managers want it; its labels only where this module has some."""
+        for role in ("data", "label"):
+            arrays = getattr(batch, role, None)
+            if arrays is not None and not isinstance(arrays, list | tuple):
+                what = type(arrays).__name__
+                raise ArgumentError(f"forward: {role} of a batch must be a list of arrays, but it is a {what}")
+        labels = getattr(batch, "label", None) if self._label_names else None
+        return SimpleNamespace(
+            data=batch.data, label=labels, pad=getattr(batch, "pad", None), first_row=getattr(batch, "first_row", 0),
+            provide_data=getattr(batch, "provide_data", None), bucket_key=getattr(batch, "bucket_key", None),
+            provide_label=getattr(batch, "provide_label", None) if labels else None,
+        )  # fmt: skip
+
+    def backward(self, out_grads: Any = None) -> None:
+        """Run backward; ``out_grads``: head gradients of the whole batch, for outputs that are no losses."""
+        self._require("backward", BOUND, READY)
+        if not self.for_training:
+            raise NotBoundError("backward: the module must be bound with for_training=True")
+        self._bound("backward").backward(out_grads)
+
+    def update(self) -> None:
+        """Sum gradients over devices and ranks, and update every parameter once."""
+        self._require("update", BOUND, READY, TRAINED)
+        self._bound("update").update(self._updater)
+
+    def zero_grad(self) -> None:
+        """Set all gradients to zero, after an update with ``grad_req='add'``."""
+        self._bound("zero_grad").zero_grad()
+
+    def _group(self, call: str) -> DataParallelExecutorGroup | None:
+        self._require(call, BOUND, READY)
+        if self._batch is None:
+            raise NotBoundError(f"{call}: run forward first")
+        return self._bound(call).curr_execgrp
+
+    def get_outputs(self, merge_multi_context: bool = True, copy: bool = True) -> list[Any]:
+        """Outputs of the last forward: arrays of the whole batch, or for each a list of arrays by device.
+
+        Without ``copy`` those of one device are what the next forward overwrites. None at all on a rank that has no
+        rows of the batch.
+        """
+        group = self._group("get_outputs")
+        return [] if group is None else group.get_outputs(merge_multi_context, copy)
+
+    def get_input_grads(self, merge_multi_context: bool = True, copy: bool = True) -> list[Any]:
+        """Gradients of the data inputs in the order of ``data_names``, as `get_outputs` gives outputs."""
+        group = self._group("get_input_grads")
+        if not self.inputs_need_grad:
+            raise NotBoundError("get_input_grads: the module must be bound with inputs_need_grad=True")
+        if group is None:
+            return []
+        names = [name for name in self._data_names if name in group.data_names] or group.data_names
+        return group.get_arguments(names, True, merge_multi_context, copy)
+
+    def get_states(self, merge_multi_context: bool = True) -> list[Any]:
+        """Copies of the states, in the order of ``state_names``, as `get_outputs` gives outputs."""
+        self._require("get_states", BOUND, READY)
+        return self._state_group().get_arguments(self._state_names, False, merge_multi_context)
+
+    def set_states(self, states: Sequence[Any] | None = None, value: float | None = None) -> None:
+        """Write the states: by arrays (or lists of arrays by device) in the order of ``state_names``, or one number."""
+        self._require("set_states", BOUND, READY)
+        if (states is None) == (value is None):
+            raise ArgumentError("set_states: either states or a value must be given")
+        values = [value] * len(self._state_names) if states is None else list(states)
+        if len(values) != len(self._state_names):
+            known = f"{len(self._state_names)} states ({', '.join(self._state_names)})"
+            raise ArgumentError(f"set_states: there must be {known}, but there are {len(values)}")
+        self._state_group().set_arguments(self._state_names, values)
+
+    def _state_group(self) -> DataParallelExecutorGroup:
+        manager = self._bound("states")
+        return manager.curr_execgrp or manager.execgrp
+
+    def update_metric(self, eval_metric: Any, labels: Sequence[Array], pre_sliced: bool = False) -> None:
+        """Count the outputs of the last forward against labels; rows that only fill up the batch do not count."""
+        group = self._group("update_metric")
+        if group is not None:
+            pad = self._batch.pad or 0
+            valid = Described.of(self._described.provide_data, None).rows - pad if pad else None
+            if pad and self._comm is not None:
+                valid = None  # they were left out
+            group.update_metric(eval_metric, list(labels or ()), pre_sliced, valid)
+
+    def install_monitor(self, mon: Any) -> None:
+        """Let a monitor watch every executor, of all devices, present and future."""
+        self._require("install_monitor", BOUND)
+        self._monitor = mon
+        self._bound("install_monitor").install_monitor(mon)
+
+    def _before_inference(self) -> None:
+        self._bound("score").merge_states()
+
+    def _total(self, metric: Any) -> None:
+        if self._comm is not None:
+            state = metric.state()
+            self._comm.allreduce(state)
+            metric.merge([state])
+
+    def _output_axes(self) -> list[int | None]:
+        group = self._bound("predict").curr_execgrp
+        return super()._output_axes() if group is None else group.output_axes
