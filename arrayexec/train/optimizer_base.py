@@ -120,8 +120,8 @@ class Optimizer:
                 f"{type(self).__name__}: clip_global_norm must be a length above 0, but it is {clip_global_norm!r}"
             )
         self.lr_scheduler = lr_scheduler
-        if lr_scheduler is not None and learning_rate is not None and not lr_scheduler.base_lr_given:
-            lr_scheduler.base_lr = learning_rate
+        if lr_scheduler is not None and not getattr(lr_scheduler, "base_lr_given", True):
+            lr_scheduler.base_lr = self.lr
         self.idx2name = dict(param_idx2name or {})
         self.param_dict = dict(param_dict or {})
         self.begin_num_update = begin_num_update

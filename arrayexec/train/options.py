@@ -36,10 +36,22 @@ def made(kind: str, name: object, registry: Mapping[str, type[_Value]], /, *valu
     """
     cls = registered(kind, name, registry)
     if cls.__module__.partition(".")[0] == __name__.partition(".")[0]:
-        inits = [inspect.signature(base.__init__) for base in cls.__mro__[:-1]]  # type: ignore[misc]
-        parameters = [parameter for init in inits for parameter in list(init.parameters.values())[1:]]
-        known = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
+        known = options_of(cls)
         for option in options:
             if option not in known:
                 raise AttributeValueError(f"{kind} {name!r}: there is no option {option!r}{near_miss(option, known)}")
     return cls(*values, **options)
+
+
+def options_of(cls: type) -> dict[str, Any]:
+    """All options that a class takes by keyword, those that it hands on to its bases included, with their defaults."""
+    found: dict[str, Any] = {}
+    for base in cls.__mro__[:-1]:
+        if "__init__" not in vars(base):
+            continue
+        parameters = list(inspect.signature(base.__init__).parameters.values())[1:]  # type: ignore[misc]
+        rest = [one for one in parameters if one.kind is one.VAR_KEYWORD]
+        found = {one.name: one.default for one in parameters if one not in rest} | found
+        if not rest:
+            break
+    return found
