@@ -45,7 +45,7 @@ def load(path: Path, *, format: str | None = None, limit: int | None = None) -> 
     with the offset, for anything that is not such a file in whole.
     """
     if format == "mxnet-pickle":
-        return load_mxnet_states(path)
+        return load_mxnet_states(path, limit=limit)
     if format is not None:
         raise ArgumentError(f"load: format must be None (told by the file) or 'mxnet-pickle', but it is {format!r}")
     return read(path, limit=limit).arrays

@@ -43,16 +43,16 @@ class _Object:
         self.name, self.value = name, value
 
 
-def load_mxnet_states(path: Path) -> dict[str, Any]:
+def load_mxnet_states(path: Path, *, limit: int | None = None) -> dict[str, Any]:
     """``{"states": …, "optimizer": …}`` of a ``.states`` file that MXNet wrote.
 
     States are by index or name of a parameter: None, an array or a tuple of these, nested as the optimizer keeps them
     (with multiple precision its state and the float32 weight). The optimizer, where the file has it, is a dict of its
-    attributes with its class under ``"class"``, schedulers likewise; None where it has not. Raises FileFormatError for
-    anything else, which is never run.
+    attributes with its class under ``"class"``, schedulers likewise; None where it has not. ``limit``: as of ``load``.
+    Raises FileFormatError for anything else, which is never run.
     """
     text = path_text("load_mxnet_states", path)
-    with opened(text) as source:
+    with opened(text, limit) as source:
         start = source.start(40)
         data = source.take(source.size, "the pickle")
         source.at = 0
@@ -261,7 +261,9 @@ def _record(source: Source, raw: bytes) -> Array | None:
     """The array of a record of ``.params``."""
     inner = Source(io.BytesIO(raw), len(raw), source.path, source.left)
     inner.item = f" (of the array at byte {source.at} of the pickle)"
-    return params.record(inner)
+    found = params.record(inner)
+    source.left = inner.left
+    return found
 
 
 def _bytes(source: Source, text: Any, coding: Any = None) -> bytes:
