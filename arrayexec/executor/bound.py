@@ -8,6 +8,7 @@ import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -126,25 +127,33 @@ class BoundPlan:
         calls, steps = self.forward_part if forward else self.backward_part
         start = 0
         for stop, step in enumerate(steps, 1):
-            meets = "comm" in step.bindings
+            meets = "comm" in step.bindings and step.op is not None
             if not (meets or step.ready):
                 continue
-            with self._binding.placement.enter():
+            with self.enter():
                 self.run(calls[start : stop - meets], steps[start : stop - meets])
             start = stop
-            if meets and step.op is not None:
-                context = self.context(step.writes[0])
-                bound = (self._bound(binding, step.node, context) for binding in step.bindings)
-                parameters = getattr(step.op.form, step.kind).parameters
-                yield Meeting(step.op, step.kind, dict(zip(parameters, bound, strict=True)))
+            if meets:
+                yield self.meeting(step)
             for name in step.ready if on_ready is not None else ():
                 on_ready(name)  # type: ignore[misc]
-        with self._binding.placement.enter():
+        with self.enter():
             self.run(calls[start:], steps[start:])
+
+    def meeting(self, step: Step) -> Meeting:
+        """What devices need to know of a step at which they meet."""
+        op: Any = step.op
+        context = self.context(step.writes[0])
+        bound = (self._bound(binding, step.node, context) for binding in step.bindings)
+        return Meeting(op, step.kind, dict(zip(getattr(op.form, step.kind).parameters, bound, strict=True)))
 
     def _part(self, *phases: str) -> tuple[list[Call], list[Step]]:
         part = [item for item in self._all if item[1].phase in phases]
         return [call for call, _ in part], [step for _, step in part]
+
+    def enter(self) -> AbstractContextManager[object]:
+        """Let the device of the plan be the current one inside."""
+        return self._binding.placement.enter()
 
     def context(self, value: int) -> Context:
         """Where a value lies."""

@@ -254,24 +254,27 @@ class Executor:
 
     def stages(
         self, forward: bool, is_train: bool = True, heads: Sequence[Array | None] = (),
-        on_ready: Callable[[str], None] | None = None,
+        on_ready: Callable[[str], None] | None = None, check: str | None = None,
     ) -> Iterator[Meeting]:  # fmt: skip
         """Run one direction up to the next step at which devices meet, whose arrays the caller then combines.
 
-        As ``forward(is_train)`` and ``backward(heads, on_ready=…)`` right after it, on executors that nobody watches.
+        As ``forward(is_train, check=…)`` and ``backward(heads, on_ready=…, check=…)`` right after it; states that a
+        NonFiniteError has moved stay moved.
         """
+        watch = watch_for(self, self._monitor, check)
+        mode = (TRAIN if is_train else INFER) + (WATCHED if check else "")
         with self.arena.held_by(self):
+            bound = self._bind_plan(mode)
             if forward:
-                bound = self._bind_plan(TRAIN if is_train else INFER)
-                self._run = _Run(TRAIN if is_train else INFER, kept=is_train)
+                self._run = _Run(mode, kept=is_train)
                 self._position.step, self._position.first_row = self.step, self.first_row
                 self.arena.last = (self.title, id(self))
+                self._show_arguments()
             else:
-                bound = self._bind_plan(TRAIN)
                 for target, given in zip(bound.head_gradients, heads, strict=True):
                     if target is not None:
                         copyto(target, given)
-            yield from bound.stages(forward, on_ready)
+            yield from bound.stages(forward, on_ready) if watch is None else watch.stages(bound, forward, on_ready)
             if forward and self._run is not None:
                 self._run.finished, self._outputs = True, bound.outputs
                 self.step += is_train
@@ -290,13 +293,16 @@ class Executor:
             if watch is None:
                 bound.forward(updates)
             else:
-                if self._monitor is not None and self._monitor_all:
-                    for name, array in {**self._arguments, **self._binding.aux}.items():
-                        self._monitor(name, self._copy_of(name, array))
+                self._show_arguments()
                 watch.run(bound, forward=True)
         if updates and self._aux_copies and _moves_states(bound.plan):
             for name, private in self._aux_copies.items():
                 copyto(self._binding.aux[name], private)
+
+    def _show_arguments(self) -> None:
+        for name, array in {**self._arguments, **self._binding.aux}.items() if self._monitor_all else ():
+            if self._monitor is not None:
+                self._monitor(name, self._copy_of(name, array))
 
     def backward(
         self, out_grads: Any = None, is_train: bool = True, *, on_ready: Callable[[str], None] | None = None,

@@ -10,7 +10,7 @@ from ..context import Context
 from ..errors import ArgumentError, UnknownNameError, near_miss
 from ..plan import Plan
 from ..symbol.graph import Graph, Node
-from .bound import BoundPlan
+from .bound import BoundPlan, Meeting
 from .finite import check_finite
 
 Array = Any
@@ -46,6 +46,13 @@ class Watch:
 
     def run(self, bound: BoundPlan, forward: bool, on_ready: Callable[[str], None] | None = None) -> None:
         """Run one direction of a plan. Raises NonFiniteError for the first value that must be finite and is not."""
+        for _ in self.stages(bound, forward, on_ready, meets=False):
+            pass
+
+    def stages(
+        self, bound: BoundPlan, forward: bool, on_ready: Callable[[str], None] | None = None, meets: bool = True
+    ) -> Iterator[Meeting]:
+        """As `run`; at each step at which devices meet, if they do, the caller does what the step would do."""
         graph, plan = self.graph, bound.plan
         watched: dict[int, list[tuple[str, int]]] = {}
         for made, name, value in _outputs(plan, graph) if forward else _gradients(plan, graph):
@@ -61,7 +68,11 @@ class Watch:
         for number, (call, step) in enumerate(zip(calls, steps, strict=True)):
             for name, value in passed.get(start + number, ()):
                 self.report(bound, name, value)
-            bound.run([call], [step])
+            if meets and "comm" in step.bindings:
+                yield bound.meeting(step)
+            else:
+                with bound.enter():
+                    bound.run([call], [step])
             if self.finite:
                 check_finite(bound, step, self.finite)
             made_now = [item for made in step.writes for item in watched.pop(made, ())]  # sums come later

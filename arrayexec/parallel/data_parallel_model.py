@@ -139,7 +139,8 @@ def build(
 
 def _replace(model: ModelHelper, graphs: Mapping[str, Any] | None) -> None:
     """Take the graphs that a transformer gave, by prefix."""
-    if not isinstance(graphs, Mapping | None) or not all(isinstance(graph, Symbol) for graph in (graphs or {}).values()):
+    listed = isinstance(graphs, Mapping | None)
+    if not listed or not all(isinstance(graph, Symbol) for graph in (graphs or {}).values()):
         raise ArgumentError(f"parallelize: a transformer must give None or Symbols by prefix, but it gave {graphs!r}")
     for prefix, graph in (graphs or {}).items():
         if prefix not in model.nets:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 import operator
 import warnings
@@ -212,9 +213,9 @@ def check_graphs(model: ModelHelper, nets: Sequence[Net]) -> None:
         for net in nets[1:]:
             found = of(net)
             if found != wanted:
-                i = next((i for i, pair in enumerate(zip(found, wanted, strict=False)) if pair[0] != pair[1]), -1)
-                i = i if i >= 0 else min(len(found), len(wanted))
-                shown = [f"{n.prefix} has {[*map(repr, one), 'no more'][i]}" for n, one in ((nets[0], wanted), (net, found))]
+                i = next(i for i, (a, b) in enumerate(itertools.zip_longest(found, wanted)) if a != b)
+                both = ((nets[0], wanted), (net, found))
+                shown = [f"{one.prefix} has {[*map(repr, names), 'no more'][i]}" for one, names in both]
                 raise ParallelizeError(
                     f"parallelize: model '{model.name}': all devices must {what}, but {' where '.join(shown)}"
                 )

@@ -24,6 +24,7 @@ from ..streams import current_seed, seed
 from ..train.model_helper import ModelHelper
 from .consistency import check_replicas
 from .device_net import DeviceNet, gradient_order, stretches
+from .gradient_sync import describe_nodes
 from .model_checks import Options
 from .shards import Shards
 
@@ -62,7 +63,7 @@ class ModelState:
         net = self.master.net
         self.trained = {name: net.params[name] for name in (gradient_order(net) if options.trains else ())}
         """Parameters that the losses depend on, in the order in which their gradients are finished."""
-        self._started = False
+        self._started = self._monitored = False
         self._syncs: dict[str, str] = {}
         self._shards: Shards | None = None
 
@@ -154,6 +155,30 @@ class ModelState:
             yield f"reduce {name}_grad"
         for device in self._updated():
             yield from (f"update {device.net.prefix}/{name}" for name in device.net.trained if name in self.trained)
+
+    def _description(self) -> dict[str, object]:
+        """What ranks must agree on."""
+        net, optimizer, written = self.master.net, self.model.optimizer, dict[str, object]()
+        params = {f"parameter '{n}'": f"{p.shape} {np.dtype(p.dtype).name}" for n, p in net.params.items()}
+        rule = {} if optimizer is None else {"rule": type(optimizer).__name__, **vars(optimizer)}
+        plain = {f"optimizer {n}": v for n, v in rule.items() if isinstance(v, int | float | str | bool | None)}
+        for when, values in (("update of", net.updates), ("after init,", net.after_init)):
+            for name, value in values.items():
+                nodes = {f": {node}": words for node, words in describe_nodes(None, value).items()}
+                written |= {f"{when} '{name}'{node}": words for node, words in {"": value.name, **nodes}.items()}
+        return {
+            "devices": len(self.devices), "seed": current_seed(), **self.options.agreed(), **params, **plain,
+            **describe_nodes(None, net.graph), **written, **self.model.schedules,
+        }  # fmt: skip
+
+    def install_monitor(self, monitor: Any) -> None:
+        """Let a `Monitor` watch the nets of all devices, which then run in turn; values have the tags ``cpu_0`` ….
+
+        ``monitor.tic()`` before a run, ``toc()`` after it.
+        """
+        for device in self.devices:
+            device.watch(monitor)
+        self._monitored = True
 
     # --- the same on all devices -------------------------------------------------------------------------------
 

@@ -13,7 +13,6 @@ from ..comm import GradientBuckets
 from ..context import asnumpy, copyto
 from ..errors import AlreadyParallelizedError, ArgumentError, NotBoundError, ParallelizeError, near_miss
 from ..executor import Meeting, bind
-from ..streams import current_seed
 from ..symbol import Group
 from ..threads import blas_threads, cores, limited_blas
 from ..train.initializer import InitDesc
@@ -21,7 +20,6 @@ from ..train.model_helper import ModelHelper
 from .device_net import DeviceNet, stretches
 from .executor_group import _threads
 from .feeding import Feeder
-from .gradient_sync import describe_nodes
 from .model_checks import Options
 from .model_state import ModelState
 from .shards import Shards
@@ -47,7 +45,7 @@ class ParallelModel(ModelState):
         self._plan_hook = plan_hook
         self._buckets: GradientBuckets | None = None
         self._rows: list[int] = []
-        self._bound = self._absent = self._quiet = self._monitored = False
+        self._bound = self._absent = self._quiet = False
         self._added = 0  # rows whose gradients wait for an update
         self._group: Any = None  # GPUs that NCCL joins
         self._lock = threading.Lock()
@@ -57,7 +55,7 @@ class ParallelModel(ModelState):
     def init(self) -> ParallelModel:
         """Take memory, fill parameters, give those of the master (of rank 0) to all; collective with ranks.
 
-        Raises PlanMismatchError if ranks do not hold the same model or options, AlreadyParallelizedError the second time.
+        Raises PlanMismatchError if ranks do not hold the same model or options, AlreadyParallelizedError if it has run.
         """
         net, options = self.master.net, self.options
         if self._started:
@@ -114,23 +112,6 @@ class ParallelModel(ModelState):
         if all(self._feeder.known(device) is not None for device in self.devices):
             self._bind([self._feeder.known(device) or {} for device in self.devices])
         return self
-
-    def _description(self) -> dict[str, object]:
-        """What ranks must agree on."""
-        net = self.master.net
-        params = {f"parameter '{n}'": f"{p.shape} {np.dtype(p.dtype).name}" for n, p in net.params.items()}
-        optimizer = self.model.optimizer
-        rule = {} if optimizer is None else _plain({"rule": type(optimizer).__name__, **vars(optimizer)}, "optimizer ")
-        assigned = {
-            f"{when} '{name}'{node}": words
-            for when, values in (("update of", net.updates), ("after init,", net.after_init))
-            for name, value in values.items()
-            for node, words in {"": value.name, **{f": {n}": words for n, words in describe_nodes(None, value).items()}}.items()
-        }
-        return {
-            "devices": len(self.devices), "seed": current_seed(), **self.options.agreed(), **params, **rule,
-            **describe_nodes(None, net.graph), **assigned, **self.model.schedules,
-        }  # fmt: skip
 
     def _bind(self, specs: Sequence[Mapping[str, Any]]) -> None:
         first, self._bound = not self._bound, True
@@ -228,15 +209,6 @@ class ParallelModel(ModelState):
     def _say_where(self) -> None:
         if self.comm is not None:
             self.comm.where = f"step {self.iteration + 1} of the model '{self.model.name}'"
-
-    def install_monitor(self, monitor: Any) -> None:
-        """Let a `Monitor` watch the nets of all devices, which then run in turn; values have the tags ``cpu_0`` ….
-
-        ``monitor.tic()`` before a run, ``toc()`` after it.
-        """
-        for device in self.devices:
-            device.watch(monitor)
-        self._monitored = True
 
     def _step(self, check: str | None = None) -> None:
         batches = self._next_batches()
@@ -458,8 +430,3 @@ class ParallelModel(ModelState):
         made = bind(graph, device.context, {name: held[name] for name in arguments}).forward()
         for name, value in zip(values, made, strict=True):
             copyto(held[name], value)
-
-
-
-def _plain(values: Mapping[str, Any], prefix: str) -> dict[str, object]:
-    return {prefix + n: v for n, v in values.items() if isinstance(v, int | float | str | bool | None)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -157,6 +158,8 @@ class ModelHelper:
         self._readers: dict[int, Reader] = {}  # by id of what was given, which they keep
         self.rates: dict[str, Callable[[int], float]] = {}
         """Learning rates of updates that are written by hand: policies by the name of their blob."""
+        self.schedules: dict[str, str] = {}
+        """The same in words, as ranks compare them."""
 
     # --- scopes ------------------------------------------------------------------------------------------------
 
@@ -310,7 +313,10 @@ class ModelHelper:
 
     def learning_rate(self, base_learning_rate: float, policy: str = "fixed", **options: Any) -> Symbol:
         """A blob (1,) that follows a policy; options as those of `build_sgd`."""
-        name = f"learning_rate_{base_learning_rate}_{policy}"
+        words = f"{base_learning_rate} {policy} {sorted(options.items())}"
+        name, short, count = "", f"learning_rate_{base_learning_rate}_{policy}", itertools.count(1)
+        while not name or self.schedules.setdefault(name, words) != words:  # others differ in options
+            name = f"{short}_{next(count)}" if name else short
         self.rates[name] = model_optimizer.policy(base_learning_rate, policy, **options)
         return sym.Variable(name, shape=(1,))
 
