@@ -65,7 +65,6 @@ class BucketSentenceIter(DataIter):
         self.dtype = numpy.dtype(dtype)
         self.shuffle = shuffle
         self.seed = seed
-        self._drawn_with: int | None = None
         self.epoch = 0
 
         home = numpy.searchsorted(self.buckets, lengths)  # the bucket of every sentence
@@ -162,9 +161,9 @@ class BucketSentenceIter(DataIter):
         if self._order is None:
             batches = numpy.arange(self.num_batches)
             rows = [numpy.arange(len(members)) for members in self._members]
+            self._epoch_seed = random.current_seed() if self.seed is None else self.seed
             if self.shuffle:
-                self._drawn_with = random.current_seed() if self.seed is None else self.seed
-                stream = random.generator("iterator", self.epoch, seed=self._drawn_with)
+                stream = random.generator("iterator", self.epoch, seed=self._epoch_seed)
                 for order in (batches, *rows):
                     stream.shuffle(order)
             self._order = batches, rows
@@ -173,7 +172,7 @@ class BucketSentenceIter(DataIter):
     def get_state(self) -> dict[str, Any]:
         """Where the iterator stands: epoch, batch and seed, with a description of the sentences."""
         self._epoch_order()
-        return {"epoch": self.epoch, "batch": self._batch + 1, "seed": self._drawn_with, **self._description()}
+        return {"epoch": self.epoch, "batch": self._batch + 1, "seed": self._epoch_seed, **self._description()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go to where `get_state` was called, whatever the number of ranks; the seed of the state stays in force.
@@ -182,7 +181,7 @@ class BucketSentenceIter(DataIter):
         """
         check_state(type(self).__name__, state, ("epoch", "batch", "seed"), self._description())
         self.epoch, self._order = int(state["epoch"]), None
-        self.seed = self.seed if state["seed"] is None else int(state["seed"])
+        self.seed = int(state["seed"])
         self._batch = min(int(state["batch"]) - 1, self.num_batches)
 
     def _description(self) -> dict[str, Any]:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from .batch import DataBatch, DataDesc, DataIter, split_rows
 from .bucket_io import BucketSentenceIter
 from .io_arrays import ArrayIter, NDArrayIter
+from .io_idx import MNISTIter, read_idx
+from .io_image import ImageRecordInt8Iter, ImageRecordIter, ImageRecordUInt8Iter
+from .io_iterable import IterableIter
 from .io_prefetch import PrefetchingIter, ResizeIter
+from .io_rows import RowIter
+from .io_text import CSVIter, LibSVMIter
 from .sampler import ShardedSampler
 
 __all__ = [
@@ -14,9 +19,18 @@ __all__ = [
     "DataIter",
     "NDArrayIter",
     "ArrayIter",
+    "CSVIter",
+    "LibSVMIter",
+    "MNISTIter",
+    "ImageRecordIter",
+    "ImageRecordUInt8Iter",
+    "ImageRecordInt8Iter",
     "BucketSentenceIter",
+    "IterableIter",
     "ResizeIter",
     "PrefetchingIter",
+    "RowIter",
     "ShardedSampler",
     "split_rows",
+    "read_idx",
 ]

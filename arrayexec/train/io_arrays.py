@@ -13,7 +13,7 @@ from .batch import DataDesc
 from .io_rows import RowIter
 from .sampler import Rows, ShardedSampler
 
-_NARROWED = {numpy.dtype(kind): numpy.dtype(numpy.float32) for kind in (numpy.float64, numpy.int64)}
+NARROWED = {numpy.dtype(kind): numpy.dtype(numpy.float32) for kind in (numpy.float64, numpy.int64)}
 
 
 class ArrayRows(RowIter):
@@ -26,7 +26,7 @@ class ArrayRows(RowIter):
 
         def described(arrays: list[tuple[str, Any]]) -> list[tuple[str, tuple[int, ...], Any]]:
             types = [array.dtype.newbyteorder("=") for _, array in arrays]
-            types = [_NARROWED.get(kind, kind) for kind in types] if cast else types
+            types = [NARROWED.get(kind, kind) for kind in types] if cast else types
             return [(name, array.shape[1:], kind) for (name, array), kind in zip(arrays, types, strict=True)]
 
         super().__init__(sampler, described(data), described(label))
@@ -38,9 +38,10 @@ class ArrayRows(RowIter):
         where: Any = slice(first, last) if consecutive else rows
 
         def taken(arrays: list[tuple[str, Any]], described: list[DataDesc]) -> list[Array]:
-            pairs = zip(arrays, described, strict=True)
             # A plain array in any case: the rows of a memory map are read here, and only they.
-            return [numpy.array(array[where], desc.dtype, order="C", copy=consecutive or None) for (_, array), desc in pairs]
+            copy = True if consecutive else None
+            pairs = zip(arrays, described, strict=True)
+            return [numpy.array(array[where], desc.dtype, order="C", copy=copy) for (_, array), desc in pairs]
 
         return taken(self.data, self.provide_data), taken(self.label, self.provide_label)
 
@@ -102,14 +103,17 @@ def _named_arrays(who: str, source: Any, default_name: str) -> list[tuple[str, n
             raise ShapeError(
                 f"{who}: {name!r} must be an array of numbers with rows, but it is {array.dtype} {array.shape}"
             )
-        if array.dtype in _NARROWED and not isinstance(array, numpy.memmap):
-            array = array.astype(_NARROWED[array.dtype])
+        if array.dtype in NARROWED and not isinstance(array, numpy.memmap):
+            array = array.astype(NARROWED[array.dtype])
         arrays.append((name, array))
     return arrays
 
 
 def common_rows(who: str, arrays: list[tuple[str, Any]]) -> int:
-    """The number of rows that all named arrays have; ShapeError unless they agree, AttributeValueError for a name twice."""
+    """The number of rows that all named arrays have.
+
+    Raises ShapeError unless they agree, AttributeValueError for a name twice.
+    """
     lengths = {name: array.shape[0] for name, array in arrays}
     if len(lengths) < len(arrays):
         names = ", ".join(name for name, _ in arrays)

@@ -200,7 +200,7 @@ class PrefetchingIter(_Wrapper):
         rename_label: Sequence[Mapping[str, str]] | None = None,
         depth: int = 1,
     ) -> None:
-        self.iters = list(iters) if isinstance(iters, (list, tuple)) else [iters]
+        self.iters: list[Any] = list(iters) if isinstance(iters, (list, tuple)) else [iters]
         if not self.iters:
             raise AttributeValueError("PrefetchingIter: there must be at least one iterator, but there is none")
         for one in self.iters:
@@ -255,7 +255,8 @@ class PrefetchingIter(_Wrapper):
         described = [self.provide_data, self.provide_label]
         if first.bucket_key is not None:  # other shapes than those of the iterator
             own = ("provide_data", "provide_label")
-            descs = [[getattr(b, name) or getattr(it, name) for b, it in zip(batches, self.iters)] for name in own]
+            pairs = list(zip(batches, self.iters, strict=True))
+            descs = [[getattr(batch, name) or getattr(it, name) for batch, it in pairs] for name in own]
             described = [_renamed(descs[i], self._names[i], own[i]) for i in (0, 1)]
         return DataBatch(
             [array for batch in batches for array in batch.data],
@@ -263,7 +264,8 @@ class PrefetchingIter(_Wrapper):
             first.pad,
             first.index,
             first.bucket_key,
-            *described,
+            described[0],
+            described[1],
             first.first_row,
             first.global_rows,
         )

@@ -102,6 +102,9 @@ class RowIter(DataIter, ABC):
         return self.sampler.get_state()
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go to where `get_state` was called: the identical batches follow. CheckpointError for a state of other data."""
+        """Go to where `get_state` was called: the identical batches follow.
+
+        Raises CheckpointError for a state of other data.
+        """
         self.sampler.set_state(state)
         self._read = None

@@ -47,7 +47,6 @@ class ShardedSampler:
         self.shuffle = bool(shuffle)
         self.last_batch_handle = one_of(who, "last_batch_handle", last_batch_handle, ("pad", "discard", "roll_over"))
         self.seed = seed
-        self._drawn_with: int | None = None
         self.epoch = 0
         self.hard_reset()
 
@@ -126,19 +125,24 @@ class ShardedSampler:
         # Drawn when first needed: a seed set after the sampler was made counts.
         if self._order is None:
             fresh = numpy.arange(self.num_rows)
+            self._epoch_seed = random.current_seed() if self.seed is None else self.seed
             if self.shuffle:
-                self._drawn_with = random.current_seed() if self.seed is None else self.seed
-                random.generator("iterator", self.epoch, seed=self._drawn_with).shuffle(fresh)
+                random.generator("iterator", self.epoch, seed=self._epoch_seed).shuffle(fresh)
             self._order = numpy.concatenate([self._held, fresh]) if self._held.size else fresh
         return self._order
 
+    @property
+    def epoch_seed(self) -> int:
+        """The seed of the current epoch, for whatever else is drawn in it."""
+        self._rows_of_epoch()
+        return self._epoch_seed
+
     def get_state(self) -> dict[str, Any]:
         """Where the sampler stands: numbers and one array, enough to go on with the identical rows."""
-        self._rows_of_epoch()
         return {
             "epoch": self.epoch,
             "batch": self.batch + 1,
-            "seed": self._drawn_with,
+            "seed": self.epoch_seed,
             "held": self._held,
             **self._description(),
         }
@@ -154,7 +158,7 @@ class ShardedSampler:
         self._held = numpy.array(state["held"], numpy.intp).reshape(-1)
         if self._held.size and not 0 <= self._held.min() <= self._held.max() < self.num_rows:
             raise CheckpointError(f"{self.who}: the rows held over in the state must be in 0..{self.num_rows - 1}")
-        self.seed = self.seed if state["seed"] is None else int(state["seed"])
+        self.seed = int(state["seed"])
         self.batch = min(int(state["batch"]) - 1, self.num_batches)
 
     def _description(self) -> dict[str, Any]:

@@ -13,13 +13,13 @@ import numpy as np
 
 from arrayexec import files, sym
 from arrayexec.train import initializer, lr_scheduler, metric, optimizer, rnn
-from arrayexec.train.batch import Shard
-from arrayexec.train.io import BucketSentenceIter, DataBatch, DataIter, NDArrayIter, PrefetchingIter, ResizeIter
 from arrayexec.train.monitor import Monitor
 from tests.errors.recorder import PACKAGE, Recorder, checks_of
 
-# Those of test_loss_scale_errors.py and test_parallelize_errors.py.
-OTHER_FILES = {PACKAGE / "train" / f"{name}.py" for name in ("loss_scale", "model_helper", "model_optimizer")}
+# Those of test_loss_scale_errors.py, test_parallelize_errors.py and test_data_errors.py.
+OTHERS = "loss_scale model_helper model_optimizer batch bucket_io io sampler recordio image augment record_augment image_codec"
+OTHER_FILES = {PACKAGE / "train" / f"{name}.py" for name in OTHERS.split()}
+OTHER_FILES |= set((PACKAGE / "train").glob("io_*.py"))
 RECORDER = Recorder(
     Path(__file__).parent / "texts_train.txt",
     sorted({*(PACKAGE / "train").rglob("*.py")} - OTHER_FILES),
@@ -33,61 +33,6 @@ Var = sym.Variable
 def zeros(*dims: int) -> np.ndarray:
     return np.zeros(dims, np.float32)
 
-
-# --- batches and iterators -------------------------------------------------------------------------------------------
-
-
-class Stopped(DataIter):
-    """Says that there is a batch, but not which."""
-
-    def iter_next(self) -> bool:
-        return True
-
-
-class Ended(DataIter):
-    """Never has a batch."""
-
-    provide_data = provide_label = []
-
-    def iter_next(self) -> bool:
-        return False
-
-
-def iterator(rows: int = 4, batch_size: int = 2, **options: Any) -> NDArrayIter:
-    return NDArrayIter(zeros(rows, 3), zeros(rows), batch_size, **options)
-
-
-def sentences(*lengths: int, **options: Any) -> BucketSentenceIter:
-    return BucketSentenceIter([[1] * length for length in lengths], **{"batch_size": 2, **options})
-
-
-cases(
-    batch_no_list=lambda: DataBatch(zeros(2), [zeros(2)]),
-    iterator_no_batches=lambda: next(DataIter()),
-    iterator_no_data=lambda: next(Stopped()),
-    shard_rows=lambda: Shard("NDArrayIter", 0, 1, 0),
-    shard_count=lambda: iterator(num_shards=3),
-    shard_number=lambda: iterator(num_shards=2, shard_id=2),
-    array_iter_nothing=lambda: NDArrayIter([]),
-    array_iter_texts=lambda: NDArrayIter(np.array(["a"])),
-    array_iter_names=lambda: NDArrayIter({"a": zeros(2)}, {"a": zeros(2)}),
-    array_iter_rows=lambda: NDArrayIter(zeros(2, 3), zeros(3)),
-    array_iter_no_rows=lambda: NDArrayIter(zeros(0, 3)),
-    array_iter_last_batch=lambda: iterator(last_batch_handle="rollover"),
-    batch_size_text=lambda: iterator(batch_size="2"),
-    resize_array=lambda: ResizeIter(zeros(2), 3),
-    prefetching_array=lambda: PrefetchingIter([zeros(2)]),
-    resize_ended=lambda: ResizeIter(Ended(), 3).iter_next(),
-    prefetching_nothing=lambda: PrefetchingIter([]),
-    prefetching_lengths=lambda: list(PrefetchingIter([iterator(4), iterator(2)])),
-    prefetching_pads=lambda: list(PrefetchingIter([iterator(4), iterator(3)])),
-    prefetching_names_count=lambda: PrefetchingIter([iterator(), iterator()], rename_data=[{"data": "left"}]),
-    prefetching_names=lambda: PrefetchingIter(iterator(), rename_data=[{"dta": "left"}]),
-    sentences_no_bucket=lambda: sentences(3, 4, 5),
-    sentences_no_batch=lambda: sentences(3, buckets=[3, 5]),
-    sentences_lengths=lambda: sentences(3, 3, buckets=[0, 3]),
-    sentences_layout=lambda: sentences(3, 3, layout="NTC"),
-)
 
 # --- metrics ---------------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ OPTIONAL = {
     "cupyx": ("context.py", "comm/nccl.py", "kernels/cuda/"),
     "mpi4py": ("comm/mpi.py",),
     "numba": ("kernels/numba/", "kernels/numba.py"),
+    "PIL": ("train/image_codec.py",),
 }
 # Three walks through the engine (docs/design/rooms.md): how a symbol becomes a step, how steps are shared out over devices
 # and ranks, how one model is built and trained on all of them. Catalogues (of operators, kernels, training and formats of
