@@ -42,6 +42,21 @@ def net(model: ax.ModelHelper, loss_scale: float) -> Any:
     return [model.scale(loss, "scaled", loss_scale)]
 
 
+def other_parameters(model: ax.ModelHelper, loss_scale: float) -> Any:
+    """On one device a layer has two weights of which the loss needs one, on the other its twin."""
+    weights = [model.create_param(name, (2, 3)) for name in ("one", "two")]
+    h = model.make("FullyConnected", "fc", "data", weight=weights[model.device or 0], num_hidden=2, no_bias=True)
+    return [model.scale(model.softmax_with_loss(h, "label")[1], "scaled", loss_scale)]
+
+
+def other_statistics(model: ax.ModelHelper, loss_scale: float) -> Any:
+    """Two normalisations, one after the other in another order on each device."""
+    h = model.fc("data", "fc", 3, 2)
+    for name in ("one", "two") if model.device else ("two", "one"):
+        h = model.spatial_bn(h, name, 2)
+    return [model.scale(model.softmax_with_loss(h, "label")[1], "scaled", loss_scale)]
+
+
 def sgd(model: ax.ModelHelper) -> Any:
     return model.build_sgd(0.1)
 
@@ -159,11 +174,18 @@ recorder.cases(
     transport_of_another_kind=lambda: make(transport="float8"),
     sharded_of_another_kind=lambda: make(sharded_update="zero"),
     sharded_with_a_length=lambda: make(sharded_update=True, optimizer_builder_fun=lambda model: model.build_sgd(0.1, max_gradient_norm=1.0)),
-    joining_without_statistics=lambda: make(uneven="join", combine_spatial_bn=True),
     threads_of_another_kind=lambda: make(num_threads_per_device=0),
     timeout_of_another_kind=lambda: make(barrier_net_timeout_sec=0),
     keep_is_a_text=lambda: make(dynamic_memory_management=True, blobs_to_keep="loss"),
-    transformer_for_a_device_nobody_has=lambda: make(net_transformer_fun=lambda *_: {"cpu_2": None}),
+    transformer_for_a_device_nobody_has=lambda: make(net_transformer_fun=lambda model, *_: {"cpu_2": model.nets["cpu_0"].graph}),
+    transformer_gives_no_graphs=lambda: make(net_transformer_fun=lambda *_: {"cpu_0": "graph"}),
+    option_that_is_no_switch=lambda: make(shared_model="yes"),
+    net_type_of_another_kind=lambda: make(net_type=["dag"]),
+    devices_that_train_other_parameters=lambda: make(other_parameters),
+    devices_that_combine_other_statistics=lambda: make(other_statistics, combine_spatial_bn=True),
+    second_start=lambda: started().init(),
+    run_of_no_number=lambda: started().run(1.5),
+    memory_of_a_stranger=lambda: started().run().optimize_gradient_memory(excluded_blobs=["fd"]),
     feed_of_no_input=lambda: started().feed("date", np.ones((4, 3))),
     feed_of_a_number=lambda: started().feed("data", 3.0),
     feed_of_too_few_rows=lambda: started().feed("data", np.ones((1, 3))),
