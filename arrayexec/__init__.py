@@ -15,14 +15,13 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "attribute": "symbol.attribute", "callback": "train.callback", "checkpoint": "module.checkpoint", "comm": "comm",
-    "context": "context", "errors": "errors", "executor_manager": "parallel.executor_manager",
-    "image": "train.image", "init": "train.initializer", "initializer": "train.initializer", "io": "train.io",
-    "kv": "module.kvstore", "kvstore": "module.kvstore", "lr_scheduler": "train.lr_scheduler", "metric": "train.metric", "mod": "module",
+    "context": "context", "errors": "errors", "executor_manager": "parallel.executor_manager", "image": "train.image",
+    "init": "train.initializer", "initializer": "train.initializer", "io": "train.io", "kv": "module.kvstore",
+    "kvstore": "module.kvstore", "lr_scheduler": "train.lr_scheduler", "metric": "train.metric", "mod": "module",
     "model": "module.model", "module": "module", "mon": "train.monitor", "monitor": "train.monitor",
     "name": "symbol.naming", "nd": "files", "operator": "operator", "ops": "ops", "optimizer": "train.optimizer",
-    "parallel": "parallel", "plan": "plan", "random": "train.random", "recordio": "train.recordio",
-    "rnn": "train.rnn", "sym": "symbol",
-    "symbol": "symbol", "testing": "testing", "train": "train",
+    "parallel": "parallel", "plan": "plan", "random": "train.random", "recordio": "train.recordio", "rnn": "train.rnn",
+    "sym": "symbol", "symbol": "symbol", "testing": "testing", "train": "train",
 }  # fmt: skip
 """Public modules: name here -> module of the package."""
 
