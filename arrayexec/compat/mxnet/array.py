@@ -60,17 +60,24 @@ def apply(name: str, *positional: Any, **keywords: Any) -> Any:
     """
     out, ctx = keywords.pop("out", None), keywords.pop("ctx", None)
     inputs, attributes = sorted_out(name, positional, keywords, is_array)
+    return _apply_to(name, inputs, attributes, out, ctx)
+
+
+def _apply_to(
+    name: str, inputs: Sequence[Any], attributes: Mapping[str, Any], out: Any, ctx: Context | None = None
+) -> Any:
     context = context_for(inputs, ctx)
     targets = [] if out is None else list(out) if isinstance(out, list | tuple) else [out]
-    made = compute(name, [unwrap(array) for array in inputs], attributes, context, unwrap(targets))
+    made = compute(name, [unwrap(array) for array in inputs], attributes, context, [unwrap(array) for array in targets])
     if out is not None:
         return out
-    found = [wrap(array, context) for array in made]
-    return found[0] if len(found) == 1 else found
+    if len(made) == 1:
+        return wrap(made[0], context)
+    return [wrap(array, context) for array in made]
 
 
 def _scalar(value: Any) -> bool:
-    return isinstance(value, numbers.Real | numpy.generic)
+    return type(value) in (int, float) or isinstance(value, numbers.Real | numpy.generic)
 
 
 def binary(name: str, left: Any, right: Any, reverse: str = "", out: Any = None) -> Any:
@@ -78,14 +85,16 @@ def binary(name: str, left: Any, right: Any, reverse: str = "", out: Any = None)
 
     ``reverse``: the operator for a number on the left where the order matters. TypeError for anything else.
     """
+    if isinstance(left, NDArray) and isinstance(right, NDArray):
+        return _apply_to(f"broadcast_{name}", (left, right), {}, out)
     for one, other, operator in ((left, right, f"_{name}_scalar"), (right, left, reverse or f"_{name}_scalar")):
-        if is_array(one) and _scalar(other):
+        if _scalar(other) and is_array(one):
             number = other.item() if isinstance(other, numpy.generic) else other
             if name not in _COMPARISONS and unwrap(one).dtype.kind in "iub":
                 number = int(number)  # the number takes the array's type first
-            return apply(operator, one, scalar=float(number) if isinstance(number, bool) else number, out=out)
+            return _apply_to(operator, (one,), {"scalar": float(number) if isinstance(number, bool) else number}, out)
     if is_array(left) and is_array(right):
-        return apply(f"broadcast_{name}", left, right, out=out)
+        return _apply_to(f"broadcast_{name}", (left, right), {}, out)
     kinds = " and ".join(type(value).__name__ for value in (left, right))
     raise ArgumentError(f"nd {name}: operands must be NDArrays and numbers, but they are {kinds}; use nd.array(…)")
 

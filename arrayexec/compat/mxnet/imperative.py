@@ -6,6 +6,7 @@ and kept for the next call of the same kind.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,6 +29,7 @@ Raw = Any
 _MANY_CALLS = 2048
 _calls: dict[Any, Call] = {}
 _draws = itertools.count()
+_QUIET = contextlib.nullcontext()
 
 
 def restart_draws() -> None:
@@ -65,9 +67,12 @@ class Call:
         self.own_state = bool(type(op).rest)  # what is prepared belongs to one call, as a custom operator's object
         self.prepared = None if self.own_state else op.prepare(self.known, context)
         self.inputs = len(signature.inputs)
-        self.slots = signature.forward
         self.body = find_body(op, "forward", "reference")
         self.on_host = context.xp is numpy
+        constants = {"xp": context.xp, "is_train": False, "prepared": self.prepared}
+        varies = {"input", "aux", "output", "hidden", "temp", "rng"} | ({"prepared"} if self.own_state else set())
+        self.constants = [constants.get(kind) for kind, _ in signature.forward]
+        self.slots = [(i, kind, place) for i, (kind, place) in enumerate(signature.forward) if kind in varies]
         inplace: Any = op.inplace
         self.overwrites = {signature.outputs.index(w): signature.inputs.index(r)
                            for w, r in dict(inplace).items()
@@ -78,32 +83,32 @@ class Call:
         return numpy.empty(*spec) if self.on_host else self.context.empty(*spec, "output")
 
     def run(self, arrays: Sequence[Raw], outputs: Sequence[Raw | None]) -> list[Raw]:
-        """Compute into ``outputs`` where they can be written at once, else into new arrays; gives those computed."""
+        """Compute into ``outputs`` where there is one, else into new arrays; gives those computed."""
         made = [self.new(spec) if out is None else out for spec, out in zip(self.outputs, outputs, strict=True)]
-        values = {
-            "input": arrays[: self.inputs], "aux": arrays[self.inputs :], "output": made,
-            "hidden": [self.new(spec) for spec in self.hidden],
-        }  # fmt: skip
-        bound = [self._bound(kind, position, values) for kind, position in self.slots]
-        if self.on_host:
-            with numpy.errstate(all="ignore"):
-                self.body(*bound)
-        else:
-            with self.context.enter():
-                self.body(*bound)
+        bound = self.constants.copy()
+        for i, kind, position in self.slots:
+            if kind == "input" and not isinstance(position, tuple):
+                bound[i] = arrays[position]
+            elif kind == "output" and not isinstance(position, tuple):
+                bound[i] = made[position]
+            else:
+                bound[i] = self._bound(kind, position, arrays, made)
+        with self.context.enter() if not self.on_host else _QUIET, numpy.errstate(all="ignore"):
+            self.body(*bound)
         return made
 
-    def _bound(self, kind: str, position: Any, values: Mapping[str, Sequence[Raw]]) -> Any:
-        members = values.get(kind)
-        if members is not None:
-            return tuple(members[i] for i in position) if isinstance(position, tuple) else members[position]
+    def _bound(self, kind: str, position: Any, arrays: Sequence[Raw], made: Sequence[Raw]) -> Any:
         if kind == "temp":
             return self.new(self.scratch[position])
-        if kind == "prepared" and self.own_state:
+        if kind == "prepared":
             return self.op.prepare(self.known, self.context)
         if kind == "rng":
             return Stream(f"nd.{self.name}", RunPosition(step=next(_draws)))
-        return {"xp": self.context.xp, "is_train": False, "prepared": self.prepared}.get(kind)
+        if kind == "hidden":
+            members: Sequence[Raw] = [self.new(spec) for spec in self.hidden]
+        else:
+            members = {"input": arrays, "output": made, "aux": arrays[self.inputs :]}[kind]
+        return tuple(members[i] for i in position) if isinstance(position, tuple) else members[position]
 
     def direct(self, out: Raw, number: int, arrays: Sequence[Raw]) -> bool:
         """Whether ``out`` can be what the operator writes: of its type, in one piece, apart from what it reads."""
@@ -125,13 +130,16 @@ def _is_same(one: Any, other: Any) -> bool:
 
 def call_of(name: str, arrays: Sequence[Raw], attributes: Mapping[str, Any], context: Context) -> Call:
     """The ready call of operator ``name`` with these attributes on inputs as ``arrays`` are."""
-    key: Any = (name, context, tuple(attributes.items()), *((a.shape, a.dtype) for a in arrays))
+    key: Any = [name, context.device_type, context.device_id, *attributes.items()]
+    for array in arrays:
+        key += (array.shape, array.dtype)
+    key = tuple(key)
     try:
         found = _calls.get(key)
     except TypeError:  # a list among the attributes
         key, found = None, None
-    cls = get_op(name)
-    if found is None or type(found.op) is not cls:
+    if found is None:
+        cls = get_op(name)
         where = place("", user_source())
         found = Call(make_op(name, attributes, where), name, arrays, context)
         if key is not None and not cls.rest:

@@ -48,7 +48,7 @@ class Symbol(_core.Symbol):
         return self.bind(context, kwargs, grad_req="null", aux_states=states).forward()
 
     def __reduce__(self) -> Any:
-        return load_json, (self.tojson(),)
+        return _restored, (self.tojson(),)
 
 
 def _plain(executor: Any) -> Any:
@@ -64,6 +64,10 @@ def _kept(arrays: Any) -> Any:
 
 def _own(found: Any) -> Any:
     return Symbol(found.heads) if isinstance(found, _core.Symbol) and not isinstance(found, Symbol) else found
+
+
+def _restored(text: str) -> Any:
+    return _own(_core.load_json(text))
 
 
 def _giving(function: Callable[..., Any]) -> Callable[..., Any]:
