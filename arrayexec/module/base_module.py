@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from ..train import metric as metrics
 from ..train.batch import DataBatch
 from ..train.callback import BatchEndParam
 from ..train.initializer import Uniform
+from .checkpoint import Checkpoints
 
 Array = Any
 Callbacks = Callable[..., Any] | Iterable[Callable[..., Any]] | None
@@ -149,6 +151,10 @@ class BaseModule:
         """Write the inputs that are kept from batch to batch; there are none."""
         self._require("set_states", "binded", "params_initialized")
 
+    def trained_parts(self) -> list[tuple[Any, Any]]:
+        """For checkpoints: every manager of executors with the updater of its parameters (None: there is none yet)."""
+        raise self._is_missing("trained_parts")
+
     def _before_inference(self) -> None:
         """Called on all ranks before a run of batches is looked at."""
 
@@ -260,16 +266,20 @@ class BaseModule:
         arg_params: Mapping[str, Array] | None = None, aux_params: Mapping[str, Array] | None = None,
         allow_missing: bool = False, force_rebind: bool = False, force_init: bool = False, begin_epoch: int = 0,
         num_epoch: int | None = None, validation_metric: Any = None, monitor: Any = None, sparse_row_id_fn: Any = None,
-        *, allow_extra: bool = False,
+        *, allow_extra: bool = False, checkpoint: Any = None, resume: bool = False,
     ) -> None:  # fmt: skip
         """Bind, initialise and train for the epochs ``begin_epoch`` … ``num_epoch`` − 1.
 
         Callbacks get a `BatchEndParam` after a batch, and (epoch, symbol, arg_params, aux_params) after an epoch; what
         they change (the optimizer's learning rate, say) counts from the next step on. Metrics leave out rows that only
         fill up a batch; with ranks they are those of all ranks at the end of an epoch.
+        ``checkpoint``: a directory, or `Checkpoints`, where all is saved after every epoch (and between, see there);
+        with ``resume`` training goes on from the newest one there, if there is one.
         """
         if num_epoch is None:
             raise ArgumentError("fit: num_epoch must be given, the number of the epoch before which training ends")
+        if resume and checkpoint is None:
+            raise ArgumentError("fit: resume=True needs checkpoint, the directory to go on from")
         self._announce(train_data)
         self.bind(train_data.provide_data, train_data.provide_label, for_training=True, force_rebind=force_rebind)
         if monitor is not None:
@@ -281,11 +291,15 @@ class BaseModule:
         eval_metric = metrics.create(eval_metric)
         validation_metric = eval_metric if validation_metric is None else validation_metric
         log = self.logger.info if self._speaks() else _quiet
+        keeper = Checkpoints(checkpoint) if isinstance(checkpoint, str | os.PathLike) else checkpoint
+        position = keeper.resume(self, data=train_data, metric=eval_metric) if resume else None
+        begin_epoch, begin_batch = position[:2] if position is not None else (begin_epoch, 0)
         for epoch in range(begin_epoch, num_epoch):
             start = time.perf_counter()
-            eval_metric.reset()
-            nbatch = -1
-            for nbatch, data_batch in enumerate(train_data):
+            if not begin_batch:
+                eval_metric.reset()
+            nbatch = begin_batch - 1
+            for nbatch, data_batch in enumerate(train_data, begin_batch):
                 if monitor is not None:
                     monitor.tic()
                 self.forward_backward(data_batch)
@@ -294,6 +308,8 @@ class BaseModule:
                 if monitor is not None:
                     monitor.toc_print()
                 call_all(batch_end_callback, BatchEndParam(epoch, nbatch, eval_metric, locals()))
+                if keeper is not None and keeper.is_due(nbatch + 1):
+                    keeper.save(self, data=train_data, metric=eval_metric, epoch=epoch, batch=nbatch + 1)
             if nbatch < 0:
                 raise ArgumentError(f"fit: train_data must give batches, but it gives none in epoch {epoch}")
             self._total(eval_metric)
@@ -312,6 +328,9 @@ class BaseModule:
                 for name, value in found:
                     log("Epoch[%d] Validation-%s=%f", epoch, name, value)
             train_data.reset()
+            begin_batch = 0
+            if keeper is not None:
+                keeper.save(self, data=train_data, metric=eval_metric, epoch=epoch + 1)
 
     def _announce(self, train_data: Any) -> None:
         """Called with the iterator before a training is bound."""

@@ -193,6 +193,10 @@ class BoundModule(BaseModule):
                 valid = None  # they were left out
             group.update_metric(eval_metric, list(labels or ()), pre_sliced, valid)
 
+    def trained_parts(self) -> list[tuple[Any, Any]]:
+        """The manager of the executors, and what updates its parameters."""
+        return [(self._bound("checkpoint"), self._updater)]
+
     def install_monitor(self, mon: Any) -> None:
         """Let a monitor watch every executor, of all devices, present and future."""
         self._require("install_monitor", BOUND)

@@ -25,7 +25,11 @@ PUBLIC = {
     "_bind_exec DataParallelExecutorGroup DataParallelExecutorManager",
     "comm": "init Communicator",
     "kv": "create KVStore",
-    "io": "DataDesc DataBatch DataIter NDArrayIter ArrayIter ResizeIter PrefetchingIter BucketSentenceIter",
+    "checkpoint": "save resume load Checkpoints Position",
+    "io": "DataDesc DataBatch DataIter NDArrayIter ArrayIter ResizeIter PrefetchingIter BucketSentenceIter CSVIter LibSVMIter "
+    "MNISTIter ImageRecordIter ImageRecordUInt8Iter ImageRecordInt8Iter IterableIter ShardedSampler RowIter",
+    "recordio": "MXRecordIO MXIndexedRecordIO IRHeader pack unpack pack_img unpack_img",
+    "image": "imdecode imresize resize_short fixed_crop random_crop center_crop color_normalize CreateAugmenter ImageIter",
     "init": "InitDesc Zero One Constant Uniform Normal Orthogonal Xavier MSRAPrelu Bilinear LSTMBias FusedRNN Load Mixed",
     "optimizer": "create get_updater Optimizer SGD NAG Adam",
     "lr_scheduler": "LRScheduler FactorScheduler MultiFactorScheduler PolyScheduler CosineScheduler",

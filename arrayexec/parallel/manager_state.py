@@ -1,0 +1,77 @@
+"""A manager at rest: what training goes on from, that of all ranks and that of each rank and device alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..context import asnumpy, copyto
+from ..errors import CheckpointError, ShapeError, UnknownNameError, near_miss
+from ..executor import note_write
+from .executor_manager import DataParallelExecutorManager
+
+Array = Any
+
+
+def common_state(manager: DataParallelExecutorManager) -> dict[str, Any]:
+    """Parameters and auxiliary states (means over devices and ranks) of all buckets by name, and the count of steps.
+
+    Collective with ranks if there are auxiliary states.
+    """
+    lead = manager._replicas.lead
+    parameters, aux = _like(lead.parameters), _like(lead.aux)
+    manager.copy_to(parameters, aux)
+    return {"parameters": {**manager._kept, **parameters}, "aux": aux, "step": manager.step}
+
+
+def _like(arrays: Mapping[str, Array]) -> dict[str, Any]:
+    return {name: np.empty(tuple(array.shape), array.dtype) for name, array in arrays.items()}
+
+
+def own_state(manager: DataParallelExecutorManager) -> dict[str, Any]:
+    """What this rank's devices have that is not the same everywhere: auxiliary states, rests of rounded gradients."""
+    alone = manager.comm is None and len(manager.stores) == 1
+    aux = [] if alone else [{n: np.array(asnumpy(a)) for n, a in store.aux.items()} for store in manager.stores]
+    residuals = getattr(manager, "_residuals", {})
+    return {
+        "devices": len(manager.stores),
+        "aux": aux,
+        "residuals": [[*place, np.array(asnumpy(array))] for place, array in residuals.items()],
+    }
+
+
+def restore_state(
+    manager: DataParallelExecutorManager, common: Mapping[str, Any], own: Mapping[str, Any] | None
+) -> None:
+    """Go on from what `common_state` and, with as many ranks and devices, `own_state` gave; collective with ranks.
+
+    Raises CheckpointError, before anything is changed, naming what is missing or does not fit.
+    """
+    lead = manager._replicas.lead
+    for kind in ("parameters", "aux"):
+        given = common[kind]
+        for name, array in getattr(lead, kind).items():
+            if name not in given or tuple(given[name].shape) != tuple(array.shape):
+                there = f"has {given[name].shape}" if name in given else f"is not there{near_miss(name, given)}"
+                raise CheckpointError(f"checkpoint: '{name}' must have the shape {tuple(array.shape)}, but it {there}")
+    try:
+        manager.set_params(common["parameters"], common["aux"])
+    except (UnknownNameError, ShapeError) as error:
+        raise CheckpointError(f"checkpoint: it does not fit the symbol: {error}") from error
+    manager.step = int(common["step"])
+    manager._moved = True  # the states of devices may differ
+    if own is None or own["devices"] != len(manager.stores):
+        return
+    for store, aux in zip(manager.stores, own["aux"], strict=False):
+        for name, value in aux.items():
+            if name in store.aux:
+                copyto(store.aux[name], value)
+                note_write(store.aux[name], "a checkpoint")
+    if hasattr(manager, "_residuals"):
+        manager._residuals.clear()
+        for device, name, value in own["residuals"]:
+            array = manager.stores[device].context.empty(value.shape, value.dtype, "gradient")
+            copyto(array, value)
+            manager._residuals[device, name] = array
