@@ -115,8 +115,8 @@ class _Reader:
         if not isinstance(attributes, dict):
             raise self.damaged("the top level's 'attrs' must be an object")
         version = attributes.get("mxnet_version", ["int", WRITTEN_VERSION])
-        if not (isinstance(version, list) and len(version) == 2 and isinstance(version[1], int)):
-            raise self.damaged(f"'mxnet_version' must be ['int', number], but it is {version!r}")
+        if not (isinstance(version, list) and len(version) == 2 and type(version[1]) is int and version[1] >> 31 == 0):
+            raise self.damaged(f"'mxnet_version' must be ['int', number], but it is {repr(version)[:60]}")
         if version[1] > WRITTEN_VERSION:
             warnings.warn(
                 f"{self.source} was written by MXNet {version[1]}, "
@@ -259,8 +259,8 @@ class _Reader:
 def loads(text: str | bytes, source: str = "the JSON text") -> list[Entry]:
     """Heads of the graph in ``text``; ``source`` names it in errors.
 
-    Raises ArgumentError for what is no text, FileFormatError for anything that is not a graph, UnknownOperatorError with
-    all unknown operators at once, AttributeValueError for attributes that an operator does not have.
+    Raises ArgumentError for what is no text, FileFormatError for what is not a graph, UnknownOperatorError with all
+    unknown operators at once, AttributeValueError for attributes that an operator does not have.
     """
     if not isinstance(text, (str, bytes, bytearray)):
         raise ArgumentError(f"a symbol must be loaded from a text, but it is {type(text).__name__}")

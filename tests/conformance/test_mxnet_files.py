@@ -14,6 +14,7 @@ from arrayexec.files import load, load_mxnet_states, save
 
 DATA = Path(__file__).parent / "mxnet_files"
 AGAIN = ["list", "names", "big_rank", "np_shape", "gluon-0007", "bare"]
+OLD = sorted(path.name.removesuffix(".json") for path in (DATA / "old").glob("*.json") if ".resaved" not in path.name)
 STATES = ["sgd_plain", "sgd_momentum", "sgd_multi_precision", "adam", "rmsprop_centered", "adam_with_optimizer"]
 
 
@@ -69,6 +70,15 @@ def test_exported_gluon_pair_runs() -> None:
         )
         (found,) = executor.forward(is_train=False, data=pair["x"])
         np.testing.assert_allclose(found, pair["y"], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_old_graphs_are_written_anew_to_the_byte(name: str) -> None:
+    assert ax.sym.load(DATA / f"old/{name}.json").tojson() == (DATA / f"old/{name}.resaved.json").read_text()
+
+
+def test_every_old_graph_is_there() -> None:
+    assert len(OLD) == 14
 
 
 def flat(found: Any, key: str = "") -> dict[str, np.ndarray]:

@@ -77,6 +77,7 @@ def test_files(tmp_path: Path) -> None:
         (document(heads=[3]), "the heads of the graph must be [node, output, version], but one is 3"),
         (document(attrs=[]), "the top level's 'attrs' must be an object"),
         (document(attrs={"mxnet_version": "1.0"}), "'mxnet_version' must be ['int', number], but it is '1.0'"),
+        (document(attrs={"mxnet_version": ["int", 1 << 40]}), f"'mxnet_version' must be ['int', number], but it is ['int', {1 << 40}]"),
         (document(nodes=[{"op": "null"}]), "node 0 must be an object with texts 'op' and 'name'"),
         (document(nodes=[3]), "node 0 must be an object with texts 'op' and 'name'"),
         (node(inputs=3), "the inputs of node 'f' must be a list"),
@@ -134,6 +135,17 @@ def test_hints_of_other_versions_are_left_out_with_a_warning() -> None:
     with pytest.warns(UserWarning, match="FullyConnected 'f' in the JSON text: the hint lazy_update=True is left out"):
         net = load(node(attrs={"num_hidden": "3", "lazy_update": "True"}))
     assert net.list_attr() == {"num_hidden": "3"}
+
+
+def test_what_a_later_version_added_is_left_out_with_a_warning() -> None:
+    whole = node(attrs={"num_hidden": "3", "sparsity": "0.5"})
+    whole["attrs"] = {"mxnet_version": ["int", 20000]}
+    with pytest.warns(UserWarning) as caught:
+        net = load(whole)
+    assert net.list_attr() == {"num_hidden": "3"}
+    assert str(caught[1].message) == (
+        "FullyConnected 'f' in the JSON text (MXNet 20000): sparsity=0.5 is not known and is left out"
+    )
 
 
 def test_later_version_warns() -> None:
