@@ -111,9 +111,9 @@ class Suppression:
 def match(xp: Any, work: Array, limit: float = -math.inf) -> Array:
     """Greedy matching: the column of every row, -1 for none: (r,) int64, from values (r + 1, c + 1), which are spoilt.
 
-    The last row and column of ``work`` are -inf; what is at most ``limit`` is not matched. Largest first; of equal values the
-    first row or column. A pair that is the best of its row and of its column is matched whatever else is, so all such
-    pairs are matched at once, again and again.
+    The last row and column of ``work`` are -inf; what is at most ``limit`` is not matched. Largest first; of equal
+    values the first row or column. A pair that is the best of its row and of its column is matched whatever else is, so
+    all such pairs are matched at once, again and again.
     """
     rows, columns = work.shape[0] - 1, work.shape[1] - 1
     row, found = xp.arange(rows), xp.full((rows,), -1)

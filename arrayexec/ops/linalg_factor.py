@@ -35,10 +35,10 @@ def check_lapack(t: Any, name: str) -> None:
         t.fail(name, f"must be of type float32 or float64, but it is {kind.name}")
 
 
-def pieces(*pairs: tuple[Array | None, int]) -> Iterator[Any]:
+def pieces(*pairs: tuple[Array | None, int], several: float = 1) -> Iterator[Any]:
     """Number of the first matrix, then slices of the arrays: each has its last axes, as many as its pair says, kept.
 
-    The axes before are one. None stays None.
+    The axes before are one. None stays None. A piece has ``several`` times PIECE values where little is made of them.
     """
     first = next(array for array, _ in pairs if array is not None)
     count = math.prod(first.shape[: first.ndim - pairs[0][1]])
@@ -46,7 +46,7 @@ def pieces(*pairs: tuple[Array | None, int]) -> Iterator[Any]:
         array if array is None else array.reshape(count, *array.shape[array.ndim - kept :]) for array, kept in pairs
     ]
     largest = max((array.size // max(count, 1) for array in flat if array is not None), default=1)
-    step = max(1, PIECE // max(largest, 1)) if isinstance(first, np.ndarray) else max(count, 1)
+    step = max(1, int(several * PIECE) // max(largest, 1)) if isinstance(first, np.ndarray) else max(count, 1)
     for start in range(0, count, step):
         yield start, *(array if array is None else array[start : start + step] for array in flat)
 
@@ -216,7 +216,7 @@ class _linalg_potrf(_Square):
     hints = ("lower",)  # it shows in matrices of two rows: tests/ops has them
 
     def forward(self, xp: Any, A: Array, out: Array) -> None:
-        for start, matrix, factor in pieces((A, 2), (out, 2)):
+        for start, matrix, factor in pieces((A, 2), (out, 2), several=2):
             found = lapack(self, "be positive definite", start, xp.linalg.cholesky, turned(matrix, not self.lower))
             xp.copyto(factor, turned(found, not self.lower))
 
@@ -340,7 +340,7 @@ class _linalg_det(_Number):
         return 3
 
     def forward(self, xp: Any, A: Array, out: Array) -> None:
-        for _, matrix, result in pieces((A, 2), (out, 0)):
+        for _, matrix, result in pieces((A, 2), (out, 0), several=2):
             xp.copyto(result, xp.linalg.det(matrix))
 
     def backward(self, xp: Any, dout: Array, A: Array, out: Array, dA: Array) -> None:
@@ -367,7 +367,7 @@ class _linalg_slogdet(_Number):
         return 4
 
     def forward(self, xp: Any, A: Array, out0: Array, out1: Array) -> None:
-        for _, matrix, sign, logarithm in pieces((A, 2), (out0, 0), (out1, 0)):
+        for _, matrix, sign, logarithm in pieces((A, 2), (out0, 0), (out1, 0), several=2):
             found = xp.linalg.slogdet(matrix)
             xp.copyto(sign, found[0])
             xp.copyto(logarithm, found[1])
@@ -403,7 +403,7 @@ class _linalg_gelqf(Op):
         check_lapack(t, "A")
 
     def forward(self, xp: Any, A: Array, out0: Array, out1: Array) -> None:
-        for _, matrix, rows, lower in pieces((A, 2), (out0, 2), (out1, 2)):
+        for _, matrix, rows, lower in pieces((A, 2), (out0, 2), (out1, 2), several=1.5):
             columns, upper = xp.linalg.qr(turned(matrix))
             xp.copyto(rows, turned(columns))
             xp.copyto(lower, turned(upper))
