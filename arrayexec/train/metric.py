@@ -9,15 +9,15 @@ are over all samples.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
 import numpy
 
 from ..context import Array, asnumpy
 from ..errors import AttributeValueError
 from .metric_base import CompositeEvalMetric, CustomMetric, EvalMetric, Host, create, np, register
-from .options import one_of
+from .metric_classes import F1, MCC, PCC, Accuracy, Averaged, TopKAccuracy
 
 __all__ = [
     "create",
@@ -30,6 +30,7 @@ __all__ = [
     "TopKAccuracy",
     "F1",
     "MCC",
+    "PCC",
     "Perplexity",
     "MAE",
     "MSE",
@@ -38,141 +39,9 @@ __all__ = [
     "NegativeLogLikelihood",
     "PearsonCorrelation",
     "Loss",
+    "Torch",
+    "Caffe",
 ]
-
-
-@register("acc")
-class Accuracy(EvalMetric):
-    """The share of right predictions: scores along ``axis``, or classes where the shapes are equal."""
-
-    default_name = "accuracy"
-
-    def __init__(self, axis: int = 1, name: str | None = None, **names: Any) -> None:
-        super().__init__(name, **names, axis=axis)
-        self.axis = axis
-
-    def update(self, labels: Sequence[Array], preds: Sequence[Array]) -> None:
-        """Add a batch."""
-        for label, pred in self._pairs(labels, preds):
-            if pred.shape == label.shape:
-                predicted = numpy.trunc(pred)
-            else:
-                self._must_agree(label, pred, -pred.ndim <= self.axis < pred.ndim)
-                predicted = pred.argmax(self.axis)
-            self._must_agree(label, pred, predicted.size == label.size)
-            self.sum_metric += float((predicted.reshape(-1) == numpy.trunc(label).reshape(-1)).sum())
-            self.num_inst += label.size
-
-
-@register("top_k_accuracy", "top_k_acc")
-class TopKAccuracy(EvalMetric):
-    """The share of labels among the ``top_k`` highest scores; raises AttributeValueError for top_k < 2."""
-
-    def __init__(self, top_k: int = 1, name: str = "top_k_accuracy", **names: Any) -> None:
-        if top_k < 2:
-            raise AttributeValueError(f"TopKAccuracy: top_k must be at least 2 (Accuracy is 1), but it is {top_k}")
-        super().__init__(f"{name}_{top_k}", **names, top_k=top_k)
-        self.top_k = top_k
-
-    def get_config(self) -> dict[str, Any]:
-        """What `create` needs to make such a metric."""
-        return super().get_config() | {"name": self.name.removesuffix(f"_{self.top_k}")}
-
-    def update(self, labels: Sequence[Array], preds: Sequence[Array]) -> None:
-        """Add a batch: predictions (n, classes)."""
-        for label, pred in self._pairs(labels, preds):
-            self._must_agree(label, pred, pred.ndim == 2 and len(pred) == label.size)
-            count = min(self.top_k, pred.shape[1])
-            best = numpy.argpartition(pred, pred.shape[1] - count, axis=1)[:, -count:]
-            self.sum_metric += float((best == numpy.trunc(label).reshape(-1, 1)).sum())
-            self.num_inst += label.size
-
-
-class _Averaged(EvalMetric):
-    """A score of sums that add up: its mean over updates (``macro``) or that of all sums (``micro``)."""
-
-    width: ClassVar[int]
-
-    def __init__(self, name: str | None = None, average: str = "macro", **names: Any) -> None:
-        self.average = one_of(type(self).__name__, "average", average, ("macro", "micro"))
-        super().__init__(name, **names, average=average)
-
-    def score(self, *sums: float) -> float:
-        """The value of ``width`` sums."""
-        raise AttributeValueError(f"metric {type(self).__name__}: the class must define score()")
-
-    def _add(self, sums: Host) -> None:
-        if self.average == "micro":
-            self._sums += sums
-        else:
-            self.sum_metric += self.score(*sums.tolist())
-            self.num_inst += 1
-
-    def reset(self) -> None:
-        """Forget everything."""
-        super().reset()
-        self._sums = numpy.zeros(self.width)
-
-    def state(self) -> Host:
-        """The sums as a float64 vector."""
-        return super().state() if self.average == "macro" else self._sums.copy()
-
-    def merge(self, states: Iterable[Host]) -> None:
-        """Replace the sums by the total of ``states``."""
-        if self.average == "macro":
-            super().merge(states)
-        else:
-            self._sums = sum(states, start=numpy.zeros(self.width))
-
-    def evaluate(self, state: Host) -> float:
-        """The value that belongs to a vector of sums."""
-        if self.average == "macro":
-            return float(super().evaluate(state))
-        return self.score(*state.tolist()) if state.any() else math.nan
-
-
-class _Binary(_Averaged):
-    """From the counts of true and false positives, false and true negatives of class 1."""
-
-    width = 4
-
-    def update(self, labels: Sequence[Array], preds: Sequence[Array]) -> None:
-        """Add a batch: predictions (n, 2), labels 0 or 1.
-
-        Raises AttributeValueError for other labels.
-        """
-        counts = numpy.zeros(4)
-        for label, pred in self._pairs(labels, preds):
-            self._must_agree(label, pred, pred.shape[-1:] == (2,) and pred.size == 2 * label.size)
-            truth = self._classes(label, 2) == 1
-            positive = pred.reshape(-1, 2).argmax(1) == 1
-            counts += [(a & b).sum() for a in (positive, ~positive) for b in (truth, ~truth)]
-        self._add(counts)
-
-
-@register()
-class F1(_Binary):
-    """Harmonic mean of precision and recall of class 1; 0 where there are no true positives."""
-
-    default_name = "f1"
-
-    def score(self, *sums: float) -> float:
-        """``2·tp / (2·tp + fp + fn)``."""
-        tp, fp, fn, _ = sums
-        return 2 * tp / (2 * tp + fp + fn) if tp else 0.0
-
-
-@register()
-class MCC(_Binary):
-    """Matthews' correlation coefficient of two classes; 0 where a class is missing on either side."""
-
-    default_name = "mcc"
-
-    def score(self, *sums: float) -> float:
-        """The correlation of prediction and truth."""
-        tp, fp, fn, tn = sums
-        product = (tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)
-        return (tp * tn - fp * fn) / math.sqrt(product) if product else 0.0
 
 
 @register()
@@ -281,7 +150,7 @@ class NegativeLogLikelihood(CrossEntropy):
 
 
 @register("pearsonr")
-class PearsonCorrelation(_Averaged):
+class PearsonCorrelation(Averaged):
     """Pearson's correlation; NaN where labels or predictions do not vary."""
 
     default_name = "pearsonr"
@@ -292,13 +161,13 @@ class PearsonCorrelation(_Averaged):
         for label, pred in self._pairs(labels, preds):
             self._must_agree(label, pred, label.size == pred.size)
             x, y = (array.reshape(-1).astype(numpy.float64) for array in (label, pred))
-            if self.average == "macro":  # whose sums need not add up
+            if self.over_updates:  # whose sums need not add up
                 x, y = x - x.mean(), y - y.mean()
-            self._add(numpy.array([x.size, x.sum(), y.sum(), x @ x, y @ y, x @ y]))
+            self.add(numpy.array([x.size, x.sum(), y.sum(), x @ x, y @ y, x @ y]))
 
-    def score(self, *sums: float) -> float:
+    def score(self, sums: Host) -> float:
         """From count, Σx, Σy, Σx², Σy², Σxy."""
-        n, x, y, xx, yy, xy = sums
+        n, x, y, xx, yy, xy = sums.tolist()
         spread = (n * xx - x * x) * (n * yy - y * y)
         return (n * xy - x * y) / math.sqrt(spread) if spread > 0 else math.nan
 
@@ -315,3 +184,17 @@ class Loss(EvalMetric):
             pred = asnumpy(one)
             self.sum_metric += float(pred.sum(dtype=numpy.float64))
             self.num_inst += pred.size
+
+
+@register()
+class Torch(Loss):
+    """`Loss` under an older name."""
+
+    default_name = "torch"
+
+
+@register()
+class Caffe(Loss):
+    """`Loss` under an older name."""
+
+    default_name = "caffe"

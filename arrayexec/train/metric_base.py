@@ -50,6 +50,7 @@ class EvalMetric:
     """
 
     default_name: ClassVar[str] = "metric"
+    _past: Host | None = None  # sums at the last reset_local
 
     def __init__(
         self,
@@ -62,6 +63,7 @@ class EvalMetric:
         self.output_names = output_names
         self.label_names = label_names
         self._config = config
+        self._given: tuple[Sequence[str], Sequence[str]] | None = None  # names of labels and outputs, where known
         self.num_resets = 0
         self.reset()
 
@@ -70,6 +72,11 @@ class EvalMetric:
         self.sum_metric = 0.0
         self.num_inst = 0
         self.num_resets += 1
+        self._past = None
+
+    def reset_local(self) -> None:
+        """Let `get` begin anew; `get_global` still gives the value since `reset`."""
+        self._past = self.state()
 
     def update(self, labels: Sequence[Array], preds: Sequence[Array]) -> None:
         """Add the predictions of a batch and their labels."""
@@ -80,13 +87,19 @@ class EvalMetric:
 
         Raises UnknownNameError for a name that is not there.
         """
-        self.update(self._picked(label, self.label_names, "label"), self._picked(pred, self.output_names, "output"))
+        labels = self._picked(label, self.label_names, "label")
+        outputs = self._picked(pred, self.output_names, "output")
+        self._given = labels, outputs
+        try:
+            self.update([label[name] for name in labels], [pred[name] for name in outputs])
+        finally:
+            self._given = None
 
-    def _picked(self, arrays: Mapping[str, Array], names: Sequence[str] | None, role: str) -> list[Array]:
+    def _picked(self, arrays: Mapping[str, Array], names: Sequence[str] | None, role: str) -> list[str]:
         for name in names or ():
             if name not in arrays:
                 raise UnknownNameError(f"metric {self.name!r}: there is no {role} {name!r}{near_miss(name, arrays)}")
-        return [arrays[name] for name in (arrays if names is None else names)]
+        return list(arrays if names is None else names)
 
     def state(self) -> Host:
         """The sums as a float64 vector; those of several ranks may be added."""
@@ -103,12 +116,22 @@ class EvalMetric:
         return total / count if count else math.nan
 
     def get(self) -> tuple[Any, Any]:
-        """Name and value."""
-        return self.name, self.evaluate(self.state())
+        """Name and value, since `reset` or `reset_local`."""
+        return self.name, self.get_name_value()[0][1]
 
     def get_name_value(self, state: Host | None = None) -> list[tuple[str, float]]:
-        """``[(name, value)]``, of the sums so far or of a ``state`` given."""
-        return [(self.name, self.evaluate(self.state() if state is None else state))]
+        """``[(name, value)]``, since `reset` or `reset_local`, or of a ``state`` given."""
+        if state is None:
+            state = self.state() if self._past is None else self.state() - self._past
+        return [(self.name, self.evaluate(state))]
+
+    def get_global(self) -> tuple[Any, Any]:
+        """Name and value since `reset`, whatever `reset_local` did."""
+        return self.name, self.evaluate(self.state())
+
+    def get_global_name_value(self) -> list[tuple[str, float]]:
+        """``[(name, value)]`` since `reset`, whatever `reset_local` did."""
+        return self.get_name_value(self.state())
 
     def get_config(self) -> dict[str, Any]:
         """What `create` needs to make such a metric."""
@@ -122,12 +145,17 @@ class EvalMetric:
         """Host arrays of every label and its prediction; raises ShapeError unless they are as many."""
         labels, preds = ([arrays] if hasattr(arrays, "shape") else list(arrays) for arrays in (labels, preds))
         if len(labels) != len(preds):
+            names = ""
+            if self._given is not None:
+                names = ": labels {}; outputs {}\n  choose with label_names= and output_names=".format(
+                    *(", ".join(map(repr, held)) or "none" for held in self._given)
+                )
             raise ShapeError(
                 f"metric {self.name!r}: there must be as many label arrays as predictions, but there are "
-                f"{len(labels)} and {len(preds)}"
+                f"{len(labels)} and {len(preds)}{names}"
             )
         for label, pred in zip(labels, preds, strict=True):
-            yield asnumpy(label), asnumpy(pred)
+            yield _plain(label), _plain(pred)
 
     def _must_agree(self, label: Host, pred: Host, agree: bool) -> None:
         if not agree:
@@ -150,6 +178,12 @@ class EvalMetric:
         """The entry of each row of ``pred`` (n, classes) that its label names, as float64."""
         picked: Host = pred[numpy.arange(len(pred)), self._classes(label, pred.shape[1])]
         return picked.astype(numpy.float64)
+
+
+def _plain(array: Array) -> Host:
+    """As NumPy array, of a type that all of its functions take."""
+    host = asnumpy(array)
+    return host.astype(numpy.float32) if host.dtype.kind == "V" else host
 
 
 @register("composite")
@@ -179,6 +213,11 @@ class CompositeEvalMetric(EvalMetric):
         self.num_resets += 1
         for metric in self.metrics:
             metric.reset()
+
+    def reset_local(self) -> None:
+        """Let `get` of every metric begin anew."""
+        for metric in self.metrics:
+            metric.reset_local()
 
     def update(self, labels: Sequence[Array], preds: Sequence[Array]) -> None:
         """Update every metric."""
@@ -210,9 +249,16 @@ class CompositeEvalMetric(EvalMetric):
         pairs = self.get_name_value()
         return [name for name, _ in pairs], [value for _, value in pairs]
 
+    def get_global(self) -> tuple[list[Any], list[Any]]:
+        """Names and values since `reset`, whatever `reset_local` did."""
+        pairs = self.get_global_name_value()
+        return [name for name, _ in pairs], [value for _, value in pairs]
+
     def get_name_value(self, state: Host | None = None) -> list[tuple[str, float]]:
         """``[(name, value), …]`` of all metrics."""
-        parts = self._parts(self.state() if state is None else state)
+        if state is None:
+            return [pair for metric in self.metrics for pair in metric.get_name_value()]
+        parts = self._parts(state)
         return [pair for metric, part in zip(self.metrics, parts, strict=True) for pair in metric.get_name_value(part)]
 
     def _parts(self, state: Host) -> list[Host]:

@@ -223,3 +223,136 @@ def test_sizes_that_do_not_fit(name):
 def test_refusals(do, text):
     with pytest.raises(AttributeValueError, match=text):
         do()
+
+
+def confusion(count=4):
+    """Random classes of several updates: labels, predicted classes, scores that give these."""
+    draw = numpy.random.default_rng(8)
+    for rows in (7, 12, 5):
+        truth = draw.integers(0, count, rows)
+        predicted = numpy.where(draw.random(rows) < 0.6, truth, draw.integers(0, count, rows))
+        scores = draw.random((rows, count), numpy.float32)
+        scores[numpy.arange(rows), predicted] = 2
+        yield truth.astype(numpy.float32), predicted.astype(numpy.float32), scores
+
+
+def by_definition(average):
+    """F1 of all samples, class by class."""
+    truth, predicted = (numpy.concatenate([step[i] for step in confusion()]) for i in (0, 1))
+    if average == "micro":
+        return float((truth == predicted).mean())  # every error is a false positive and a false negative
+    scores, weights = [], []
+    for one in sorted({*truth, *predicted}):
+        hits = float(((truth == one) & (predicted == one)).sum())
+        precision, recall = hits / max((predicted == one).sum(), 1), hits / max((truth == one).sum(), 1)
+        scores.append(2 * precision * recall / (precision + recall) if hits else 0.0)
+        weights.append(float((truth == one).sum()))
+    return float(numpy.average(scores, weights=weights if average == "weighted" else None))
+
+
+@pytest.mark.parametrize("average", ["macro", "micro", "weighted"])
+@pytest.mark.parametrize("room", [2, 32])
+def test_f1_of_many_classes(average, room):
+    one = metric.create("f1", average=average, class_type="multiclass", num_classes=room)
+    parts = [metric.create("f1", average=average, class_type="multiclass", num_classes=room) for _ in range(2)]
+    for i, (truth, _, scores) in enumerate(confusion()):
+        one.update([truth], [scores])
+        parts[i % 2].update([truth[:, None]], [scores])
+    assert one.get()[1] == pytest.approx(by_definition(average))
+    parts[0].merge([part.state() for part in parts])
+    assert parts[0].get()[1] == pytest.approx(by_definition(average))
+    parts[0].reset()
+    parts[0].merge([])
+    assert math.isnan(parts[0].get()[1])
+
+
+def test_f1_against_another_implementation():
+    sklearn = pytest.importorskip("sklearn.metrics", reason="scikit-learn is not there")
+    truth, predicted = (numpy.concatenate([step[i] for step in confusion()]) for i in (0, 1))
+    for average in ("macro", "micro", "weighted"):
+        wanted = sklearn.f1_score(truth, predicted, average=average)
+        one = metric.F1(average=average, class_type="multiclass")
+        one.update([truth], [predicted])  # classes, not scores
+        assert one.get()[1] == pytest.approx(wanted)
+    both = metric.PCC()
+    both.update([truth], [predicted])
+    assert both.get()[1] == pytest.approx(sklearn.matthews_corrcoef(truth, predicted))
+
+
+@pytest.mark.parametrize("room", [2, 32])
+def test_pcc_is_the_correlation_of_one_hot_classes(room):
+    one, merged = metric.create("pcc", num_classes=room), metric.PCC(num_classes=room)
+    parts = [metric.PCC(num_classes=room) for _ in range(2)]
+    for i, (truth, _, scores) in enumerate(confusion()):
+        one.update([truth], [scores])
+        parts[i % 2].update([truth], [scores])
+    truth, predicted = (numpy.concatenate([step[i] for step in confusion()]) for i in (0, 1))
+    hot = [(values[:, None] == numpy.arange(4)).astype(float) for values in (truth, predicted)]
+    x, y = (values - values.mean(0) for values in hot)
+    wanted = (x * y).sum() / math.sqrt((x * x).sum() * (y * y).sum())
+    assert one.get() == ("pcc", pytest.approx(wanted))
+    merged.merge([part.state() for part in parts])
+    assert merged.get()[1] == pytest.approx(wanted)
+    merged.merge([])
+    assert math.isnan(merged.get()[1])
+
+
+def test_pcc_of_two_classes_is_mcc():
+    pairs = list(confusion(2))
+    one, other = metric.PCC(), metric.MCC(average="micro")
+    for truth, _, scores in pairs:
+        one.update([truth], [scores])
+        other.update([truth], [scores])
+    assert one.get()[1] == pytest.approx(other.get()[1])
+
+
+@pytest.mark.parametrize("name", ["torch", "caffe"])
+def test_losses_of_other_names(name):
+    one = metric.create(name)
+    one.update([], [numpy.array([1.0, 2.0, 6.0])])
+    assert one.get() == (name, 3.0)
+
+
+@pytest.mark.parametrize(("name", "classes"), ALL)
+def test_value_since_a_local_reset(name, classes):
+    whole, late = make(name), make(name)
+    pairs = list(batches(classes=classes))
+    for label, pred in pairs[:2]:
+        whole.update([label], [pred])
+    whole.reset_local()
+    assert math.isnan(values(whole)[0])
+    for label, pred in pairs[2:]:
+        whole.update([label], [pred])
+        late.update([label], [pred])
+    assert values(whole) == pytest.approx(values(late), rel=1e-12)
+    everything = make(name)
+    for label, pred in pairs:
+        everything.update([label], [pred])
+    assert whole.get_global() == everything.get()
+    assert whole.get_global_name_value() == everything.get_name_value()
+    whole.reset()
+    assert math.isnan(values(whole)[0])
+
+
+def test_local_reset_of_several():
+    both = metric.create(["acc", "ce"])
+    (a, b), (c, d) = list(batches(2))
+    both.update([a], [b])
+    before = both.get()
+    both.reset_local()
+    both.update([c], [d])
+    alone = metric.create(["acc", "ce"])
+    alone.update([c], [d])
+    assert both.get()[1] == pytest.approx(alone.get()[1])
+    assert both.get_global()[0] == before[0]
+    alone.update([a], [b])
+    assert both.get_global()[1] == pytest.approx(alone.get()[1])
+
+
+def test_names_of_labels_that_do_not_fit():
+    label, outputs = {"softmax_label": numpy.zeros(2)}, {"a_output": numpy.eye(2), "b_output": numpy.eye(2)}
+    with pytest.raises(ShapeError, match=r"1 and 2: labels 'softmax_label'; outputs 'a_output', 'b_output'\n  choose"):
+        metric.create("acc").update_dict(label, outputs)
+    one = metric.Accuracy(output_names=["b_output"])
+    one.update_dict(label, outputs)
+    assert one.get()[1] == 0.5
