@@ -57,8 +57,11 @@ class CumSum(Op):
         t.out = self.dtype
 
     def temps(self, s: Any) -> Scratch:
-        kind = wide(s.dtype("out"))
-        return {"total": (s.out if kind != s.dtype("out") else (0,), kind), "back": (s.a, wide(s.dtype("a")))}
+        kind, back = wide(s.dtype("out")), wide(s.dtype("a"))
+        return {
+            "total": (s.out if kind != s.dtype("out") else (0,), kind),
+            "back": (s.a if back != s.dtype("a") else (0,), back),
+        }
 
     def forward(self, xp: Any, a: Any, out: Any, total: Temp) -> None:
         place = total if total.dtype != out.dtype else out
@@ -71,7 +74,11 @@ class CumSum(Op):
 
     def backward(self, xp: Any, dout: Any, da: Any, back: Temp) -> None:
         axis = -1 if self.axis is None else self.axis
-        place = back.reshape(dout.shape)
-        xp.copyto(place, xp.flip(dout, axis), casting="unsafe")
-        running_sums(xp, place, axis, place)
-        xp.copyto(da, xp.flip(place, axis).reshape(da.shape), casting="unsafe")
+        place = back if back.size else da
+        place, arriving = xp.flip(place.reshape(dout.shape), axis), xp.flip(dout, axis)
+        if dout.dtype != place.dtype:
+            xp.copyto(place, arriving, casting="unsafe")
+            arriving = place
+        running_sums(xp, arriving, axis, place)
+        if back.size:
+            xp.copyto(da, back, casting="unsafe")
