@@ -448,7 +448,7 @@ def namespace(array: object) -> Any:
 def asnumpy(array: Any) -> numpy.ndarray[Any, Any]:
     """The values of an array of any device as a NumPy array (one that is passes); also sequences, numbers."""
     if isinstance(array, numpy.ndarray):
-        return array
+        return array if type(array) is numpy.ndarray else array.view(numpy.ndarray)
     if isinstance(array, (list, tuple, int, float, numpy.generic)):
         return numpy.asarray(array)
     return context_of(array).to_host(array)
@@ -473,6 +473,8 @@ def copyto(dst: Array, src: Any) -> None:
             src = numpy.asarray(src)
         except ValueError:
             raise ShapeError("copyto: the rows of the nested sequence must have equal lengths") from None
+    elif isinstance(src, numpy.ndarray):
+        src = asnumpy(src)  # without what a subclass does its own way
     source = context_of(src)
     if dst.shape != src.shape:
         raise ShapeError(f"copyto: the source must have the shape {dst.shape}, but it has {src.shape}")
