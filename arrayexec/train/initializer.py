@@ -54,9 +54,9 @@ def create(description: str | Initializer, **options: Any) -> Initializer:
         try:
             name, options = json.loads(description)
             options = dict(**options)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             raise AttributeValueError(
-                f"initializer: the text must be like '[\"zero\", {{}}]', but it is {description!r}"
+                f"initializer: the text must be like '[\"zero\", {{}}]', but it is {description[:200]!r}"
             ) from None
     return made("initializer", name, _registry, **options)
 

@@ -21,6 +21,7 @@ import pytest
 
 from arrayexec import errors, sym
 from arrayexec.files import load, load_mxnet_states, save
+from arrayexec.train import initializer
 from tests.unit.test_files import GOOD, V1, csr, params, rows, shape
 
 CONFORMANCE = Path(__file__).parents[1] / "conformance"
@@ -215,3 +216,20 @@ def test_hostile_pickles(name: str, tmp_path: Path) -> None:
         assert tracemalloc.get_traced_memory()[1] < 2 * LIMIT
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '["os.system", {"command": "echo"}]',
+        '["load", {"param": "/etc/passwd"}]',
+        '["__import__", {"name": "os"}]',
+        '["xavier", {"rnd_type": "uniform", "registry": 1}]',
+        '["fusedrnn", {"init": "[\\"os.system\\", {}]", "num_hidden": 2, "num_layers": 1, "mode": "lstm"}]',
+        '["zero", ' + "[" * 100_000,
+        "[]",
+    ],
+)
+def test_initialisers_in_files_come_from_the_registry_alone(text: str) -> None:
+    with pytest.raises(errors.AttributeValueError, match="^initializer"):
+        initializer.Uniform()(initializer.InitDesc("w_weight", {"__init__": text}), np.zeros((2, 3), np.float32))
