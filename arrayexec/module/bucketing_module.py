@@ -9,7 +9,7 @@ from ..context import Context
 from ..errors import ArgumentError
 from ..parallel.loading import Described
 from ..parallel.manager_checks import bucket_key as hashable
-from .model import load_params
+from .model_files import load_params
 from .module import Module
 
 Array = Any

@@ -16,7 +16,8 @@ from ..train import optimizer as optimizers
 from ..train.initializer import InitDesc, Uniform
 from . import kvstore as kvstores
 from .bound_module import BOUND, READY, TRAINED, BoundModule
-from .model import load_checkpoint, save_checkpoint
+from .frozen import with_frozen_statistics
+from .model_files import load_checkpoint, save_checkpoint
 from .together import load_together, save_together
 
 Array = Any
@@ -203,8 +204,8 @@ class Module(BoundModule):
         self._check_names("grad_req", names, self._symbol.list_arguments())
 
     def _bound_symbol(self, symbol: Any) -> Any:
-        """The symbol that is run for a symbol."""
-        return symbol
+        """The symbol that is run for a symbol: where asked for, fixed layers use their running statistics."""
+        return with_frozen_statistics(symbol, self._fixed) if self._freeze_aux else symbol
 
     def reshape(self, data_shapes: Sequence[Any], label_shapes: Sequence[Any] | None = None) -> None:
         """Expect batches that look like this; `forward` takes other ones as well."""
@@ -304,7 +305,7 @@ class Module(BoundModule):
         before, self._kvstore = self._comm, store
         if self._comm is not before and self._comm is not None:
             if self._shared is not None:
-                raise ArgumentError("init_optimizer: the shared_module must join the ranks, before this module is bound")
+                raise ArgumentError("init_optimizer: a shared_module must join the ranks before this one is bound")
             held = self.get_params()
             self._make_manager(self._comm)
             self._set(held)
@@ -321,10 +322,8 @@ class Module(BoundModule):
         elif not isinstance(optimizer, optimizers.Optimizer):
             raise ArgumentError(f"init_optimizer: optimizer must be a name or an Optimizer, but it is {optimizer!r}")
         elif optimizer.rescale_grad != rescale:
-            self.logger.warning(
-                "init_optimizer: the optimizer's rescale_grad is %g, not 1 / rows of a batch, %g", optimizer.rescale_grad,
-                rescale,
-            )  # fmt: skip
+            fact = "init_optimizer: the optimizer's rescale_grad is %g, not 1 / rows of a batch, %g"
+            self.logger.warning(fact, optimizer.rescale_grad, rescale)
         optimizer.idx2name = optimizer.idx2name or dict(enumerate(self._bound("init_optimizer").held("parameters")))
         self._optimizer, self._updater = optimizer, optimizers.get_updater(optimizer)
         self.optimizer_initialized = True
