@@ -21,6 +21,7 @@ from . import random_draw
 from .checks import check_floating
 from .index import gather
 
+LINES = 1 << 15  # probabilities that are summed at a time
 Array = Any
 Type = np.dtype[Any]
 
@@ -210,7 +211,8 @@ class _sample_multinomial(Op):
     def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
         rows, each, inner = self._sizes(s.data)
         columns = width(each * inner)
-        some = min(rows, max(1, random_draw.PIECE // max(columns, inner * s.data[-1], 1)))
+        most = min(random_draw.PIECE // max(columns, inner, 1), LINES // max(inner * s.data[-1], 1))
+        some = min(rows, max(1, most))
         return {"noise": ((some, columns), "float64"), "sums": ((some * inner, s.data[-1]), "float64")}
 
     def forward(
@@ -230,7 +232,8 @@ class _sample_multinomial(Op):
             legal = (xp.min(values, axis=1) >= 0) & (total[:, -1] > 0) & (total[:, -1] < math.inf)
             last = total[:, -1:].copy()
             xp.divide(total, xp.where(legal[:, None], last, 1), out=total)
-            xp.copyto(total, 1.0, where=~legal[:, None])
+            if xp is not np or not legal.all():
+                xp.copyto(total, 1.0, where=~legal[:, None])
             offsets = xp.arange(count, dtype="float64")[:, None]
             xp.add(total, offsets, out=total)
             chance = uniform[:, : inner * each].reshape(count, each) + offsets

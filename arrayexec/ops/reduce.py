@@ -155,7 +155,8 @@ class Mean(_Reduction):
     examples = (*_EXAMPLES, {"data": Sample((3, 4), -9, 9, True), "axis": 0})
 
     def temps(self, s: Any) -> Scratch:
-        return {"total": total_of(s, mean_type(s.dtype("out")))}
+        kind = mean_type(s.dtype("out"))  # float16 has no such number as the count may be
+        return {"total": total_of(s, kind), "share": (s.out, kind)}
 
     def forward(self, xp: Any, data: Any, out: Any, total: Temp) -> None:
         axes = self.axes(data)
@@ -163,14 +164,10 @@ class Mean(_Reduction):
         xp.divide(place, float(math.prod(data.shape[i] for i in axes)), out=place)
         put(xp, place, out)
 
-    def backward(self, xp: Any, dout: Any, ddata: Any, total: Temp) -> None:
+    def backward(self, xp: Any, dout: Any, ddata: Any, share: Temp) -> None:
         axes, shape = self.over(ddata)
-        count = float(math.prod(ddata.shape[i] for i in axes))
-        if total.size:  # float16 has no such number as the count may be
-            xp.divide(dout, count, out=total, dtype=total.dtype)
-            xp.copyto(ddata, total.reshape(shape), casting="unsafe")
-        else:
-            xp.divide(dout.reshape(shape), count, out=ddata, casting="unsafe")
+        xp.divide(dout, float(math.prod(ddata.shape[i] for i in axes)), out=share, dtype=share.dtype)
+        xp.copyto(ddata, share.reshape(shape), casting="unsafe")
 
 
 class _Extreme(_Reduction):
