@@ -40,8 +40,10 @@ class LRScheduler:
 
     def __call__(self, num_update: int) -> float:
         """The learning rate of update number ``num_update`` (the first is 1)."""
-        if num_update >= self.warmup_steps:
-            return self.rate(num_update)
+        return self.get_warmup_lr(num_update) if num_update < self.warmup_steps else self.rate(num_update)
+
+    def get_warmup_lr(self, num_update: int) -> float:
+        """The learning rate of an update of the warm-up."""
         if self.warmup_mode == "constant":
             return self.warmup_begin_lr
         return self.warmup_begin_lr + (self.base_lr - self.warmup_begin_lr) * num_update / self.warmup_steps

@@ -55,14 +55,17 @@ class ccSGD(SGD):
 class NAG(SGD):
     """Looks ahead: with ``d = lr·(clip(g) + wd·w)`` it is ``w += momentum·(momentum·m − d) − d``, ``m = momentum·m − d``.
 
-    As in MXNet the decay in the new ``m`` is that of the new ``w``.
-
-    Nesterov's gradient as in Sutskever, Martens, Dahl, Hinton, "On the importance of initialization and momentum in
-    deep learning", 2013.
+    As in MXNet, the decay in the new ``m`` is that of the new ``w``. Nesterov's gradient as in Sutskever, Martens, Dahl,
+    Hinton, "On the importance of initialization and momentum in deep learning", 2013.
     """
 
     def __init__(self, momentum: float = 0.0, **options: Any) -> None:
         super().__init__(momentum=momentum, **options)
+
+    def factors(self, key: Key, lr: float, wd: float) -> Factors:
+        """Rate of the gradient, decay, and what decay leaves of the parameter."""
+        ahead = 1.0 + self.momentum
+        return {"rate": self._scaled(lr), "decay": lr * wd, "keep": 1.0 - ahead * lr * wd}
 
     def rule(self, xp: Any, w: Array, g: Array, state: State, a: Array, b: Array, **factors: Any) -> None:
         """One step of the formula of the class."""
@@ -76,9 +79,11 @@ class NAG(SGD):
         xp.multiply(m, self.momentum, out=b)
         xp.subtract(b, a, out=b)
         if used(decay):
-            xp.multiply(w, 1 - (1 + self.momentum) * decay, out=w)
+            xp.multiply(w, factors["keep"], out=w)
         xp.add(w, b, out=w)
-        self._add_scaled(xp, m, w, -decay, b)  # by the new w, as MXNet
+        if used(decay):
+            xp.multiply(w, decay, out=b)
+            xp.subtract(m, b, out=m)
 
 
 @register

@@ -58,6 +58,18 @@ def test_optimizer(case, at_once, recorded):
             numpy.testing.assert_allclose(weights[i].astype(float), wanted, **tolerance)
 
 
+SCHEDULES = json.loads((FOLDER / "schedules.json").read_text())
+
+
+@pytest.mark.parametrize("case", SCHEDULES, ids=[f"{i}-{case['scheduler']}" for i, case in enumerate(SCHEDULES)])
+def test_scheduler(case):
+    scheduler = getattr(lr_scheduler, case["scheduler"])(**case["options"])
+    rates = [scheduler(step) for step in range(len(case["rates"]))]
+    numpy.testing.assert_allclose(rates, case["rates"], rtol=1e-12, atol=1e-15)
+    backwards = [scheduler(step) for step in reversed(range(len(rates)))]  # nothing is remembered
+    assert backwards[::-1] == rates
+
+
 def test_every_optimizer_is_recorded():
     assert {case["optimizer"] for case in CASES} == set(TABLES["optimizer"]) - {"sgld"} | {"adamw"}
     assert set(optimizer.Optimizer.opt_registry) == set(TABLES["optimizer"]) | {"adamw"}
