@@ -14,6 +14,8 @@ from ..train.state_files import from_bytes, save_states
 
 Path = str | os.PathLike[str]
 
+_PATIENCE = 10  # a disk may take longer than a sum: so many times the deadline
+
 
 def by_rank_0(comm: Communicator | None, call: Callable[[], Any], what: str) -> Any:
     """What ``call`` gives on rank 0, on all ranks (as JSON carries it); collective.
@@ -28,7 +30,8 @@ def by_rank_0(comm: Communicator | None, call: Callable[[], Any], what: str) -> 
             found = call()
         except Exception as caught:
             error = caught
-    told = comm.allgather_object([found, None if error is None else str(error)], what)[0]
+    with comm.deadline(_PATIENCE * comm.limit):
+        told = comm.allgather_object([found, None if error is None else str(error)], what)[0]
     if error is not None:
         raise error
     if told[1] is not None:
