@@ -16,11 +16,14 @@ __version__ = "1.9.1"
 
 _MODULES = {
     "attribute": "attribute", "base": "base", "callback": "...train.callback", "context": "context",
-    "engine": "engine", "executor": "executor", "init": "initializer", "initializer": "initializer", "io": "io",
-    "lr_scheduler": "...train.lr_scheduler", "metric": "metric", "mon": "monitor", "monitor": "monitor",
-    "name": "...symbol.naming", "nd": "ndarray", "ndarray": "ndarray", "operator": "operator", "profiler": "profiler",
-    "random": "random", "rnd": "random", "sym": "symbol", "symbol": "symbol", "test_utils": "test_utils",
-    "util": "util", "visualization": "visualization", "viz": "visualization",
+    "engine": "engine", "executor": "executor", "executor_manager": "...parallel.executor_manager",
+    "image": "image", "img": "image", "init": "initializer", "initializer": "initializer", "io": "io",
+    "kv": "kvstore", "kvstore": "kvstore", "lr_scheduler": "...train.lr_scheduler", "metric": "metric",
+    "mod": "module", "model": "model", "module": "module", "mon": "monitor", "monitor": "monitor",
+    "name": "...symbol.naming", "nd": "ndarray", "ndarray": "ndarray", "operator": "operator", "opt": "optimizer",
+    "optimizer": "optimizer", "profiler": "profiler", "random": "random", "recordio": "...train.recordio",
+    "rnd": "random", "rnn": "rnn", "sym": "symbol", "symbol": "symbol", "test_utils": "test_utils", "util": "util",
+    "visualization": "visualization", "viz": "visualization",
 }  # fmt: skip
 _OBJECTS = {
     "base": "MXNetError",

@@ -42,9 +42,18 @@ def unwrap(value: Any) -> Any:
         return value._raw
     if type(value) in (list, tuple):
         return type(value)(map(unwrap, value))
-    if type(value) is dict:
+    if isinstance(value, dict):
         return {key: unwrap(item) for key, item in value.items()}
     return value
+
+
+def wrap_all(value: Any) -> Any:
+    """Plain arrays, also those in lists, tuples and dicts, as NDArrays; anything else as it is."""
+    if type(value) in (list, tuple):
+        return type(value)(map(wrap_all, value))
+    if type(value) is dict:
+        return {key: wrap_all(item) for key, item in value.items()}
+    return wrap(value) if is_array(value) else value
 
 
 def is_array(value: Any) -> bool:

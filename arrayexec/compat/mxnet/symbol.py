@@ -62,12 +62,13 @@ def _kept(arrays: Any) -> Any:
     return arrays
 
 
-def _own(found: Any) -> Any:
+def own(found: Any) -> Any:
+    """A symbol of the engine as one of this namespace; anything else as it is."""
     return Symbol(found.heads) if isinstance(found, _core.Symbol) and not isinstance(found, Symbol) else found
 
 
 def _restored(text: str) -> Any:
-    return _own(_core.load_json(text))
+    return own(_core.load_json(text))
 
 
 def _giving(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -75,7 +76,7 @@ def _giving(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def call(*args: Any, **keywords: Any) -> Any:
-        return _own(function(*args, **keywords))
+        return own(function(*args, **keywords))
 
     return call
 

@@ -1,0 +1,118 @@
+"""``mx.mod``: the modules of the engine, which take and hand out NDArrays.
+
+A program's class may stand on any of them: what it defines itself is called with NDArrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ... import module as _core
+from ...parallel.merging import merged
+from ...train.batch import DataBatch
+from .array import unwrap, wrap, wrap_all
+from .io import wrapped
+from .symbol import own
+
+__all__ = ["BaseModule", "BucketingModule", "Module", "PythonLossModule", "PythonModule", "SequentialModule"]
+
+
+class BaseModule(_core.BaseModule):
+    """What all modules share: training, scoring and predicting on top of forward, backward and update."""
+
+    def predict(
+        self, eval_data: Any, num_batch: int | None = None, merge_batches: bool = True, reset: bool = True,
+        always_output_list: bool = False, sparse_row_id_fn: Any = None, **_: Any,
+    ) -> Any:  # fmt: skip
+        """The outputs for an iterator's batches, or an array, without rows that only fill up a batch."""
+        if hasattr(eval_data, "shape"):
+            self.forward(DataBatch([wrap(eval_data)]), is_train=False)
+            outputs = self.get_outputs()
+            return outputs if always_output_list or len(outputs) > 1 else outputs[0]
+        batches = [outputs for outputs, _, _ in self.iter_predict(eval_data, num_batch, reset)]
+        if not batches or not merge_batches:
+            return batches
+        parts = zip(zip(*batches, strict=True), self._output_axes(), strict=True)
+        found = [wrap(merged(unwrap(list(rows)), axis, rows[0].context), rows[0].context) for rows, axis in parts]
+        return found if always_output_list or len(found) > 1 else found[0]
+
+    def _without_pad(self, batch: Any, *others: Any) -> Any:
+        found = super()._without_pad(plain_batch(batch), *others)
+        if found is not None:
+            found.data, found.label = wrapped(found.data), wrapped(found.label)
+        return found
+
+
+def plain_batch(batch: Any) -> Any:
+    """A batch with plain arrays."""
+    names = ("pad", "index", "bucket_key", "provide_data", "provide_label")
+    found = DataBatch([], **{name: getattr(batch, name, None) for name in names})
+    found.data, found.label = unwrap(list(batch.data)), batch.label and unwrap(list(batch.label))
+    for name in ("first_row", "_global_rows"):
+        if hasattr(batch, name):
+            setattr(found, name, getattr(batch, name))
+    return found
+
+
+def _step(name: str) -> Callable[..., Any]:
+    """A method of the engine's module, called with plain arrays; what it gives comes out as NDArrays."""
+
+    def method(self: Any, *args: Any, **keywords: Any) -> Any:
+        function = getattr(super(_Handed, self), name)
+        if self._inside:  # called by another method of the engine
+            return function(*args, **keywords)
+        self._inside = True
+        try:
+            return wrap_all(function(*unwrap(args), **unwrap(keywords)))
+        finally:
+            self._inside = False
+
+    method.__name__ = name
+    method.__doc__ = getattr(getattr(_core.Module, name), "__doc__", None)
+    return method
+
+
+class _Handed(BaseModule):
+    """A module of the engine that takes and hands out NDArrays."""
+
+    _inside = False
+    bind, reshape, borrow_optimizer = _step("bind"), _step("reshape"), _step("borrow_optimizer")
+    init_params, set_params, get_params = _step("init_params"), _step("set_params"), _step("get_params")
+    init_optimizer, install_monitor = _step("init_optimizer"), _step("install_monitor")
+    forward, backward, update = _step("forward"), _step("backward"), _step("update")
+    get_outputs, get_input_grads = _step("get_outputs"), _step("get_input_grads")
+    get_states, set_states, update_metric = _step("get_states"), _step("set_states"), _step("update_metric")
+    save_params, load_params, save_checkpoint = _step("save_params"), _step("load_params"), _step("save_checkpoint")
+    save_optimizer_states = _step("save_optimizer_states")
+    load_optimizer_states = _step("load_optimizer_states")
+
+    def _taken(self, batch: Any) -> Any:
+        found = super()._taken(batch)  # type: ignore[misc]
+        found.data, found.label = unwrap(list(found.data)), found.label and unwrap(list(found.label))
+        return found
+
+    @property
+    def symbol(self) -> Any:  # type: ignore[override]
+        """The symbol (of the default bucket)."""
+        return own(super().symbol)
+
+
+class Module(_Handed, _core.Module):  # type: ignore[misc]
+    """A symbol on one or several devices, with its parameters and its optimizer."""
+
+
+class BucketingModule(_Handed, _core.BucketingModule):  # type: ignore[misc]
+    """One symbol a bucket, all on the same parameters, by name."""
+
+
+class SequentialModule(BaseModule, _core.SequentialModule):  # type: ignore[misc]
+    """Modules in a chain, each on the outputs of the one before."""
+
+
+class PythonModule(BaseModule, _core.PythonModule):  # type: ignore[misc]
+    """A computation in Python code on NDArrays."""
+
+
+class PythonLossModule(PythonModule, _core.PythonLossModule):  # type: ignore[misc]
+    """A loss in Python code: ``grad_func(scores, labels)`` gives the gradient of the scores."""

@@ -1,0 +1,74 @@
+"""``mx.optimizer``: the rules of the engine; one of a program's own gets NDArrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...train import optimizer as _core
+from .array import unwrap, wrap, wrap_all
+
+__all__ = ["Optimizer", "Updater", "create", "get_updater", "register"]
+
+
+class Optimizer(_core.Optimizer):
+    """Base of optimizers: a subclass gives ``create_state(index, weight)`` and ``update(index, weight, grad, state)``.
+
+    A state is None, an NDArray, or a tuple or dict of them.
+    """
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        _hand_arrays(cls)
+
+
+def _hand_arrays(cls: type) -> None:
+    """Let what a program's class defines be called with NDArrays."""
+    for name in ("create_state", "update"):
+        if name in cls.__dict__:
+            setattr(cls, name, _with_arrays(cls.__dict__[name]))
+
+
+def _with_arrays(function: Any) -> Any:
+    """A method that is called with NDArrays, and whose arrays go on as plain ones."""
+
+    def method(self: Any, index: Any, weight: Any, *others: Any) -> Any:
+        return unwrap(function(self, index, wrap(weight), *(wrap_all(other) for other in others)))
+
+    return method
+
+
+class Updater(_core.Updater):
+    """A function ``updater(index, grad, weight)`` that keeps the optimizer's states."""
+
+    def __call__(self, index: Any, grad: Any, weight: Any) -> None:
+        """Update one parameter (or those of lists) in place."""
+        if isinstance(index, list | tuple):
+            for one, its_grad, its_weight in zip(index, grad, weight, strict=True):
+                super().__call__(one, unwrap(its_grad), unwrap(its_weight))
+        else:
+            super().__call__(index, unwrap(grad), unwrap(weight))
+
+
+def get_updater(optimizer: Any) -> Updater:
+    """A function ``updater(index, grad, weight)`` that keeps the optimizer's states."""
+    return Updater(optimizer)
+
+
+create, register = _core.create, _core.register
+
+
+_classes: dict[type, type] = {_core.Optimizer: Optimizer, _core.Updater: Updater}
+
+
+def __getattr__(name: str) -> Any:
+    found = getattr(_core, name)
+    if not (isinstance(found, type) and issubclass(found, _core.Optimizer)):
+        return found
+    if found not in _classes:
+        body = {"__init_subclass__": classmethod(_hand_arrays), "__doc__": found.__doc__}
+        _classes[found] = type(name, (found,), body)
+    return _classes[found]
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *_core.__all__})
