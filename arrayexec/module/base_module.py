@@ -14,7 +14,7 @@ from ..files import load, save
 from ..parallel.loading import Described, first_rows
 from ..parallel.merging import merged
 from ..train import metric as metrics
-from ..train.batch import DataBatch
+from ..train.batch import DataBatch, DataDesc
 from ..train.callback import BatchEndParam
 from ..train.initializer import Uniform
 from .checkpoint import Checkpoints
@@ -210,7 +210,7 @@ class BaseModule:
         eval_metric.reset()
         number = -1
         for number, batch in self._batches(eval_data, num_batch, reset):
-            eval_batch = self._without_pad(batch) if drop_pad else batch
+            eval_batch = self._without_pad(batch, drop_pad)
             if eval_batch is not None:
                 self.forward(eval_batch, is_train=False)
                 self.update_metric(eval_metric, eval_batch.label)
@@ -344,13 +344,14 @@ class BaseModule:
                 return
             yield number, batch
 
-    def _without_pad(self, batch: Any) -> Any:
-        """The batch without the rows that only fill it up; None where no row is left."""
+    def _without_pad(self, batch: Any, drop: bool = True) -> Any:
+        """The batch without the rows that only fill it up (or as if they did not); None where no row is left."""
         pad = getattr(batch, "pad", None) or 0
         if not pad:
             return batch
-        described = Described.of(self.data_shapes, self.label_shapes).of_batch(batch)
-        rows = described.rows - pad
+        labels = self.label_shapes or [DataDesc(f"_{i}_label", a.shape) for i, a in enumerate(batch.label or ())]
+        described = Described.of(self.data_shapes, labels).of_batch(batch)
+        rows = described.rows - pad * drop
         if rows <= 0:
             return None
         part, described = first_rows(batch, described, rows), described.with_rows(rows)

@@ -46,7 +46,7 @@ class BoundModule(BaseModule):
         return self._comm is None or self._comm.rank == 0
 
     @property
-    def symbol(self) -> Any:  # type: ignore[override]
+    def symbol(self) -> Any:
         """The symbol (of the default bucket)."""
         return self._symbol
 

@@ -22,4 +22,4 @@ def with_frozen_statistics(symbol: Symbol, fixed: Collection[str]) -> Symbol:
                 op = dataclasses.replace(op, use_global_stats=True)
         inputs = [(copies[graph.index[id(source)]], i) for source, i in node.inputs]
         copies.append(Node(op, node.name, node.attributes, inputs, node.source))
-    return Symbol([(copies[graph.index[id(node)]], i) for node, i in graph.heads])
+    return Symbol([(copies[graph.index[id(node)]], i) for node, i in symbol.heads])

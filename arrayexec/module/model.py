@@ -12,7 +12,7 @@ from ..errors import ArgumentError, NotBoundError
 from ..symbol import Symbol
 from ..train.callback import BatchEndParam
 from ..train.initializer import Uniform
-from ..train.io import DataDesc, NDArrayIter, ResizeIter
+from ..train.io import NDArrayIter, ResizeIter
 from .base_module import Callbacks, call_all
 from .bucketing_module import BucketingModule
 from .model_files import load_checkpoint, load_params, save_checkpoint
@@ -59,7 +59,7 @@ class FeedForward:
         """Train on an iterator, or on arrays ``X`` and ``y``; ``eval_data``: an iterator or a pair of arrays."""
         data = self._iterator(X, y, training=True)
         if isinstance(eval_data, list | tuple) and len(eval_data) == 2:
-            eval_data = self._iterator(*eval_data, training=True)
+            eval_data = self._iterator(eval_data[0], eval_data[1], training=True)
         if self.num_epoch is None:
             raise ArgumentError("FeedForward.fit: num_epoch must be given to FeedForward")
         module = self._module(data, data.provide_label, work_load_list, logger)
@@ -81,15 +81,15 @@ class FeedForward:
         return self
 
     def _module(self, data: Any, labels: Any, work_load_list: Any = None, logger: Any = None) -> Module:
-        options = {"context": self.ctx, "logger": logger, "work_load_list": work_load_list}
-        names = [[DataDesc(*item[:2]).name for item in items or ()] for items in (data.provide_data, labels)]
+        options: dict[str, Any] = {"context": self.ctx, "logger": logger, "work_load_list": work_load_list}
+        data_names, label_names = [item[0] for item in data.provide_data], [item[0] for item in labels or ()]
         if self.sym_gen is None:
-            return Module(self.symbol, *names, **options)
+            return Module(self.symbol, data_names, label_names, **options)
         generate = self.sym_gen
 
         def named(key: Any) -> Any:
             made = generate(key)
-            return made if isinstance(made, tuple) else (made, *names)
+            return made if isinstance(made, tuple) else (made, data_names, label_names)
 
         return BucketingModule(named, data.default_bucket_key, **options)
 

@@ -49,6 +49,8 @@ class TrainingManager(DataParallelExecutorManager):
         super().__init__(symbol, ctx, train_data, grad_req="add" if "add" in requests else "write", **options)
         if symbol is not None:
             self._generated[self._default] = (symbol, *names)
+        if self.sym_gen is None:  # no bucket that could be named larger: inputs grow without a word
+            self._replicas.lead.grown.update(self._inputs)
 
     def _make_replicas(self) -> Replicas:
         return super()._make_replicas() if self._shared is None else self._shared._replicas
