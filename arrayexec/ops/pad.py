@@ -146,9 +146,9 @@ class _Repeated(Op):
         xp.copyto(out.reshape(broad), data.reshape(thin))
 
     def backward(self, xp: Any, dout: Any, ddata: Any, total: Temp) -> None:
-        thin, broad = self.stretched(ddata.shape)
-        axes = tuple(axis for axis, (few, many) in enumerate(zip(thin, broad, strict=True)) if few != many)
-        put(xp, fold_into(xp.sum, dout.reshape(broad), axes, ddata, total), ddata)
+        pairs = [pair for pair in zip(*self.stretched(ddata.shape), strict=True) if pair != (1, 1)]  # fewer are faster
+        axes = tuple(axis for axis, (few, many) in enumerate(pairs) if few != many)
+        put(xp, fold_into(xp.sum, dout.reshape([many for _, many in pairs]), axes, ddata, total), ddata)
 
 
 @register_op
