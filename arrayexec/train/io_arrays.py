@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Mapping
 from typing import Any
 
@@ -103,10 +104,17 @@ def _named_arrays(who: str, source: Any, default_name: str) -> list[tuple[str, n
             raise ShapeError(
                 f"{who}: {name!r} must be an array of numbers with rows, but it is {array.dtype} {array.shape}"
             )
-        if array.dtype in NARROWED and not isinstance(array, numpy.memmap):
+        if array.dtype in NARROWED and not _is_mapped(array):
             array = array.astype(NARROWED[array.dtype])
         arrays.append((name, array))
     return arrays
+
+
+def _is_mapped(array: Any) -> bool:
+    """Whether values lie in a file that is mapped: they are cast batch by batch."""
+    while array is not None and not isinstance(array, mmap.mmap):
+        array = getattr(array, "base", None)
+    return array is not None
 
 
 def common_rows(who: str, arrays: list[tuple[str, Any]]) -> int:

@@ -129,14 +129,20 @@ class _Ahead:
         self._thread: threading.Thread | None = None
         self._drawing = False
 
-    def take(self) -> _Drawn:
-        """What the iterator gives or raises next."""
+    def begin(self) -> None:
+        """Start to draw, if nothing has been drawn yet."""
         if self._keeps_state is None:
             try:
                 self.state = self.iterator.get_state() if hasattr(self.iterator, "get_state") else None
             except CheckpointError:  # it has none; whoever asks for it is told
                 self.state = None
             self._keeps_state = self.state is not None
+        with self._changed:
+            if self.depth and not self._ready:
+                self._go_on()
+
+    def take(self) -> _Drawn:
+        """What the iterator gives or raises next; after `begin`."""
         drawn = self._from_thread() if self.depth else self._draw()
         self.state = drawn.state if drawn.error is None else self.state
         return drawn
@@ -229,6 +235,8 @@ class PrefetchingIter(_Wrapper):
 
         Raises what an iterator raised on its thread, and ShapeError where several iterators do not keep step.
         """
+        for ahead in self._ahead:
+            ahead.begin()
         drawn = [ahead.take() for ahead in self._ahead]
         for one in drawn:
             if one.error is not None:
