@@ -278,13 +278,13 @@ class khatri_rao(Op):
         for place, gradient in enumerate(dargs):
             if gradient is None:
                 continue
-            xp.copyto(view, dout.reshape(shape))
+            left = dout.reshape(shape)
             for other, array in enumerate(spread):
                 if other != place:
-                    xp.multiply(view, array, out=view)
+                    left = xp.multiply(left, array, out=view)
             axes = tuple(axis for axis in range(len(args)) if axis != place)
             place = total[: gradient.size].reshape(gradient.shape) if total.size else gradient
-            xp.sum(view, axis=axes, dtype=place.dtype, out=place)
+            xp.sum(left, axis=axes, dtype=place.dtype, out=place)
             if place is not gradient:
                 xp.copyto(gradient, place, casting="same_kind")
 

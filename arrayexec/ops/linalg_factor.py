@@ -310,7 +310,7 @@ class _linalg_sumlogdiag(_Number):
 
     def forward(self, xp: Any, A: Array, out: Array, line: Temp) -> None:
         xp.log(xp.diagonal(A, 0, -2, -1), out=line)
-        xp.sum(line.reshape(out.size, A.shape[-1]), axis=-1, out=out.reshape(-1))
+        line.reshape(out.size, A.shape[-1]).sum(axis=-1, out=out.reshape(-1))
 
     def backward(self, xp: Any, dout: Array, A: Array, dA: Array, line: Temp) -> None:
         dA.fill(0)
