@@ -24,8 +24,8 @@ _CHUNK = 1 << 20
 
 _OTHERS = (
     (b"version https://git-lfs", "a git-lfs pointer: the file itself was not fetched ('git lfs pull' does that)"),
-    (b"\x80", "a Python pickle, which is not read; for optimizer states there is load_mxnet_states"),
-    (b"(dp", "a Python pickle, which is not read; for optimizer states there is load_mxnet_states"),
+    (b"\x80", "a Python pickle, which is not read (but MXNet's optimizer states are, with format='mxnet-pickle')"),
+    (b"(dp", "a Python pickle, which is not read (but MXNet's optimizer states are, with format='mxnet-pickle')"),
     (b"\x1f\x8b", "a gzip archive: unpack it first"),
     (b"BZh", "a bzip2 archive: unpack it first"),
     (b"\xfd7zXZ", "an xz archive: unpack it first"),

@@ -10,10 +10,12 @@ import numpy as np
 
 from ..context import Context, current_context
 from ..errors import ArgumentError, CheckpointError, UnknownNameError, near_miss
+from ..files import load
 from ..parallel.loading import Described, batch_axis
 from ..parallel.training_manager import TrainingManager
 from ..train import optimizer as optimizers
 from ..train.initializer import InitDesc, Uniform
+from ..train.mxnet_states import from_mxnet
 from . import kvstore as kvstores
 from .bound_module import BOUND, READY, TRAINED, BoundModule
 from .frozen import with_frozen_statistics
@@ -328,7 +330,7 @@ class Module(BoundModule):
         self._optimizer, self._updater = optimizer, optimizers.get_updater(optimizer)
         self.optimizer_initialized = True
         if self._states_file is not None:
-            self.load_optimizer_states(self._states_file[0])
+            self.load_optimizer_states(*self._states_file)
             self._states_file = None
 
     def borrow_optimizer(self, shared_module: Any) -> None:
@@ -342,7 +344,14 @@ class Module(BoundModule):
         self._require("save_optimizer_states", TRAINED)
         save_together(self._comm, fname, self._updater.get_states())
 
-    def load_optimizer_states(self, fname: str) -> None:
-        """Go on from what `save_optimizer_states` wrote; collective with ranks."""
+    def load_optimizer_states(self, fname: str, format: str | None = None) -> None:
+        """Go on from what `save_optimizer_states` wrote; collective with ranks.
+
+        With ``format="mxnet-pickle"`` from what MXNet's wrote: nothing of the pickle is run, and each rank reads it.
+        """
         self._require("load_optimizer_states", TRAINED)
-        self._updater.set_states(load_together(self._comm, fname))
+        if format is None:
+            states = load_together(self._comm, fname)
+        else:
+            states = from_mxnet(load(fname, format=format), self._updater.optimizer, repr(fname))  # type: ignore[call-overload]
+        self._updater.set_states(states)

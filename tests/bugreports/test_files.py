@@ -162,3 +162,31 @@ def test_bug_4995_2803_target_shape_keeps_its_old_meaning() -> None:
     data = ax.sym.Variable("data")
     assert ax.sym.Reshape(data, target_shape=(0,)).infer_shape(data=(2, 3, 4))[1] == [(24,)]
     assert ax.sym.Reshape(data, shape=(0, -1)).infer_shape(data=(2, 3, 4))[1] == [(2, 12)]
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_module_goes_on_from_files_of_mxnet(devices: int) -> None:
+    folder = MXNET / "module"
+    symbol, arguments, auxiliary = ax.model.load_checkpoint(str(folder / "net"), 3)
+    with np.load(folder / "after.npz") as told:
+        module = ax.mod.Module(symbol, context=[ax.cpu(i) for i in range(devices)])
+        module.bind([("data", told["X"].shape)], [("softmax_label", told["Y"].shape)])
+        module.set_params(arguments, auxiliary)
+        module.init_optimizer(optimizer="adam", optimizer_params={"learning_rate": 0.05})
+        module.load_optimizer_states(str(folder / "net-0003.states"), format="mxnet-pickle")
+        for _ in range(2):
+            module.forward_backward(ax.io.DataBatch([told["X"]], [told["Y"]]))
+            module.update()
+        for name, array in module.get_params()[0].items():
+            np.testing.assert_allclose(array, told[name], rtol=1e-5, atol=1e-6)
+
+
+def test_a_pickle_in_place_of_states_says_how_it_is_read() -> None:
+    folder = MXNET / "module"
+    symbol, arguments, auxiliary = ax.model.load_checkpoint(str(folder / "net"), 3)
+    module = ax.mod.Module(symbol)
+    module.bind([("data", (8, 5))], [("softmax_label", (8,))])
+    module.set_params(arguments, auxiliary)
+    module.init_optimizer(optimizer="adam")
+    with pytest.raises(ax.CheckpointError, match="mxnet-pickle"):
+        module.load_optimizer_states(str(folder / "net-0003.states"))
