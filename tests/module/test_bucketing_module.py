@@ -64,7 +64,7 @@ def test_buckets_train_as_modules_of_their_own_would() -> None:
     for number, (length, rows) in enumerate(STEPS):
         one, symbol = batch(length, rows, seed=number), pooled(length)[0]
         names = [n for n in symbol.list_arguments() if n in values]
-        alone = symbol.simple_bind(ax.cpu(), {n: "write" for n in names}, data=(rows, length))
+        alone = symbol.simple_bind(ax.cpu(), dict.fromkeys(names, "write"), data=(rows, length))
         for name in names:
             alone.arg_dict[name][:] = values[name]
         alone.forward(True, data=one.data[0], softmax_label=one.label[0])
