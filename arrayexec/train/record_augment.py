@@ -92,10 +92,10 @@ class RecordAugment:
                 raise AttributeValueError(f"{who}: there is no option {name!r}{near_miss(name, _KNOWN)}")
         self.options = o = _Options(**{name: value for name, value in options.items() if name not in _HINTS})
         means, stds = (o.mean_r, o.mean_g, o.mean_b), (o.std_r, o.std_g, o.std_b)
-        self.mean: Any = numpy.array(means[: self.channels], numpy.float32) if any(means) else None
-        self.factor = numpy.float32(o.scale) / numpy.array(stds[: self.channels], numpy.float32)
         if not all(stds):
             raise AttributeValueError(f"{who}: std_r, std_g and std_b must not be 0, but they are {stds}")
+        self.mean: Any = numpy.array(means[: self.channels], numpy.float32) if any(means) else None
+        self.factor = numpy.float32(o.scale) / numpy.array(stds[: self.channels], numpy.float32)
         self._illuminated = bool(o.max_random_contrast or o.max_random_illumination)
         self._normalised = self.mean is not None or bool((self.factor != 1).any()) or self._illuminated
         if self._normalised:

@@ -55,6 +55,10 @@ class RecordFile:
         """Close the file."""
         self._file.close()
 
+    def __del__(self) -> None:
+        if hasattr(self, "_file"):
+            self.close()
+
     def _part(self, offset: int) -> tuple[int, int]:
         """Kind and length of the part that begins here; raises FileFormatError where none does."""
         head = os.pread(self._file.fileno(), _HEAD.size, offset)
