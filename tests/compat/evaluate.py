@@ -43,7 +43,7 @@ def describe(mx, value):
 
 
 def repr_float(value):
-    return "%.5g" % float(value)
+    return f"{float(value):.5g}"
 
 
 def numbers(array):

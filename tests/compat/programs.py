@@ -21,10 +21,10 @@ def starts(mx, symbol, **shapes):
     draw = np.random.RandomState(7)
     args = {
         name: mx.nd.array(draw.randn(*shape) * 0.1)
-        for name, shape in zip(symbol.list_arguments(), arg_shapes)
+        for name, shape in zip(symbol.list_arguments(), arg_shapes)  # noqa: B905 (Python 3.8 runs it, too)
         if name not in shapes and "label" not in name
     }
-    states = zip(symbol.list_auxiliary_states(), aux_shapes)
+    states = zip(symbol.list_auxiliary_states(), aux_shapes)  # noqa: B905
     return args, {name: mx.nd.array(np.zeros(s) if "mean" in name else np.ones(s)) for name, s in states}
 
 
@@ -52,7 +52,7 @@ def fit_with_a_metric_of_its_own(mx):
             super().__init__("right")
 
         def update(self, labels, preds):
-            for label, pred in zip(labels, preds):
+            for label, pred in zip(labels, preds):  # noqa: B905
                 self.sum_metric += (mx.nd.argmax(pred, axis=1) == label).sum().asscalar()
                 self.num_inst += label.shape[0]
 
@@ -172,7 +172,7 @@ def buckets_of_an_lstm(mx):
         module.backward()
         module.update()
         module.update_metric(metric, batch.label)
-        found["perplexity %d" % len(found)] = [float(metric.get()[1])]
+        found[f"perplexity {len(found)}"] = [float(metric.get()[1])]
     return {**found, **sums(module)}
 
 

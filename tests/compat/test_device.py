@@ -6,11 +6,11 @@ import pickle
 
 import numpy as np
 import pytest
-from tests.strict_device import strict
 
 import arrayexec.compat.mxnet as mx
 from arrayexec.compat.mxnet.array import DeviceNDArray, unwrap
 from arrayexec.context import Context
+from tests.strict_device import strict
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,9 @@
 """NDArray: MXNet's array over a plain one, whose memory it shares.
 
-On host memory an NDArray is a `numpy.ndarray` whose Python operators and methods follow MXNet's rules: an element has the
-shape (1,), comparisons give 0 and 1 in the type of their operands, numbers take the array's type, a slice in one piece is
-a view and any other is a copy. On other devices it holds the device's array (not run on a card yet). NumPy's functions
-see the plain values and give plain arrays.
+On host memory an NDArray is a `numpy.ndarray` whose Python operators and methods follow MXNet's rules: an element has
+the shape (1,), comparisons give 0 and 1 in the type of their operands, numbers take the array's type, a slice in one
+piece is a view and any other is a copy. On other devices it holds the device's array (not run on a card yet). NumPy's
+functions see the plain values and give plain arrays.
 """
 
 from __future__ import annotations
@@ -144,11 +144,11 @@ def fluent(name: str, operator: str = "") -> Callable[..., Any]:
 
 _METHODS = (
     "abs arccos arccosh arcsin arcsinh arctan arctanh argmax argmax_channel argmin argsort broadcast_axes "
-    "broadcast_like cbrt ceil clip cos cosh degrees depth_to_space diag exp expand_dims expm1 fix flatten flip floor log "
-    "log10 log1p log2 log_softmax max mean min nanprod nansum norm one_hot ones_like pad pick prod radians rcbrt "
-    "reciprocal relu repeat reshape_like rint round rsqrt shape_array sigmoid sign sin sinh size_array slice slice_axis "
-    "slice_like softmax softmin sort space_to_depth split sqrt square squeeze sum swapaxes take tan tanh tile topk trunc "
-    "zeros_like"
+    "broadcast_like cbrt ceil clip cos cosh degrees depth_to_space diag exp expand_dims expm1 fix flatten flip floor "
+    "log log10 log1p log2 log_softmax max mean min nanprod nansum norm one_hot ones_like pad pick prod radians rcbrt "
+    "reciprocal relu repeat reshape_like rint round rsqrt shape_array sigmoid sign sin sinh size_array slice "
+    "slice_axis slice_like softmax softmin sort space_to_depth split sqrt square squeeze sum swapaxes take tan tanh "
+    "tile topk trunc zeros_like"
 ).split()
 
 
@@ -460,7 +460,7 @@ class HostNDArray(NDArray, numpy.ndarray):  # type: ignore[misc]
             self._context = context
 
     @property
-    def _raw(self) -> Any:  # type: ignore[override]
+    def _raw(self) -> Any:
         return self.view(numpy.ndarray)
 
 

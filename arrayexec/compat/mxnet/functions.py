@@ -6,6 +6,7 @@ import builtins
 import math
 import operator
 import os
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -51,7 +52,9 @@ def array(source_array: Any, ctx: Context | None = None, dtype: Any = None) -> A
     return wrap(host, context) if context.device_type.startswith("cpu") else from_host(host, context)
 
 
-def zeros(shape: Shape, ctx: Context | None = None, dtype: Any = None, stype: str | None = None, out: Any = None) -> Any:
+def zeros(
+    shape: Shape, ctx: Context | None = None, dtype: Any = None, stype: str | None = None, out: Any = None
+) -> Any:
     """Zeros of ``shape``, float32 unless said otherwise."""
     if stype not in (None, "default"):
         raise ArgumentError(f"nd.zeros: arrays are dense (stype 'default'), but {stype!r} was asked for")
@@ -133,7 +136,7 @@ def onehot_encode(indices: Any, out: Any) -> Any:
     return apply("one_hot", indices, depth=out.shape[1], dtype=numpy.dtype(out.dtype).name, out=out)
 
 
-def histogram(a: Any, bins: Any = 10, range: tuple[float, float] | None = None) -> list[Any]:  # noqa: A002
+def histogram(a: Any, bins: Any = 10, range: tuple[float, float] | None = None) -> list[Any]:
     """How many values lie in each bin (int64), and the edges of the bins in the type of ``a``."""
     values = asnumpy(unwrap(a))
     counts, edges = numpy.histogram(values, asnumpy(unwrap(bins)) if is_array(bins) else bins, range)
@@ -164,9 +167,11 @@ def load(fname: str | os.PathLike[str]) -> Any:
 
 def load_frombuffer(buf: bytes) -> Any:
     """The arrays of the bytes of a ``.params`` file."""
-    from ... import files
-
-    return _wrapped(files.loads(buf))
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "buffer.params")
+        with open(path, "wb") as file:
+            file.write(buf)
+        return load(path)
 
 
 def _wrapped(found: Any) -> Any:

@@ -112,7 +112,7 @@ class Call:
 
     def direct(self, out: Raw, number: int, arrays: Sequence[Raw]) -> bool:
         """Whether ``out`` can be what the operator writes: of its type, in one piece, apart from what it reads."""
-        shape, kind = self.outputs[number]
+        kind = self.outputs[number][1]
         if out.dtype != kind or not out.flags.c_contiguous:
             return False
         if not self.on_host:
@@ -215,7 +215,8 @@ def sorted_out(
             if argument in named:
                 inputs.append(named.pop(argument))
         if named:
-            raise CompositionError(f"nd.{name}: input '{next(iter(named))}' is given twice, or one before it is missing")
+            twice = next(iter(named))
+            raise CompositionError(f"nd.{name}: input '{twice}' is given twice, or one before it is missing")
     return inputs, {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
 
 

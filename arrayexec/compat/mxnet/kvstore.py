@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...module import kvstore as _core
+from ...train.optimizer import Updater as _Updater
 from .array import unwrap, wrap
 
 __all__ = ["KVStore", "create"]
@@ -27,7 +28,7 @@ class KVStore(_core.KVStore):
 
     def set_updater(self, updater: Callable[..., object]) -> None:
         """Let every sum go to ``updater(key, sum, stored)``, which changes what is stored in place."""
-        if isinstance(updater, _core.Updater):
+        if isinstance(updater, _Updater):
             super().set_updater(updater)
         else:
             super().set_updater(lambda key, total, stored: updater(key, wrap(total), wrap(stored)))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...module import model as _core
+from ...module.bucketing_module import BucketingModule as _CoreBucketing
 from ...train.callback import BatchEndParam
 from .array import unwrap, wrap_all
 from .module import BucketingModule, Module
@@ -39,7 +40,7 @@ class FeedForward(_core.FeedForward):
 
     def _module(self, *args: Any, **keywords: Any) -> Any:
         found = super()._module(*args, **keywords)
-        found.__class__ = BucketingModule if isinstance(found, _core.BucketingModule) else Module
+        found.__class__ = BucketingModule if isinstance(found, _CoreBucketing) else Module
         return found
 
     def _iterator(self, data: Any, label: Any, training: bool) -> Any:
@@ -65,7 +66,9 @@ class FeedForward(_core.FeedForward):
         return FeedForward(symbol, ctx, arg_params=arg_params, aux_params=aux_params, begin_epoch=epoch, **kwargs)
 
     @staticmethod
-    def create(symbol: Any, X: Any, y: Any = None, ctx: Any = None, **keywords: Any) -> FeedForward:
+    def create(  # type: ignore[override]
+        symbol: Any, X: Any, y: Any = None, ctx: Any = None, **keywords: Any
+    ) -> FeedForward:
         """Make a model and train it; options of `FeedForward` and of its ``fit`` by keyword."""
         names = (
             "eval_data", "eval_metric", "epoch_end_callback", "batch_end_callback", "kvstore", "logger",

@@ -47,7 +47,8 @@ class BaseModule(_core.BaseModule):
 def plain_batch(batch: Any) -> Any:
     """A batch with plain arrays."""
     names = ("pad", "index", "bucket_key", "provide_data", "provide_label")
-    found = DataBatch([], **{name: getattr(batch, name, None) for name in names})
+    held: dict[str, Any] = {name: getattr(batch, name, None) for name in names}
+    found = DataBatch([], **held)
     found.data, found.label = unwrap(list(batch.data)), batch.label and unwrap(list(batch.label))
     for name in ("first_row", "_global_rows"):
         if hasattr(batch, name):
@@ -93,26 +94,26 @@ class _Handed(BaseModule):
         return found
 
     @property
-    def symbol(self) -> Any:  # type: ignore[override]
+    def symbol(self) -> Any:
         """The symbol (of the default bucket)."""
         return own(super().symbol)
 
 
-class Module(_Handed, _core.Module):  # type: ignore[misc]
+class Module(_Handed, _core.Module):
     """A symbol on one or several devices, with its parameters and its optimizer."""
 
 
-class BucketingModule(_Handed, _core.BucketingModule):  # type: ignore[misc]
+class BucketingModule(_Handed, _core.BucketingModule):
     """One symbol a bucket, all on the same parameters, by name."""
 
 
-class SequentialModule(BaseModule, _core.SequentialModule):  # type: ignore[misc]
+class SequentialModule(BaseModule, _core.SequentialModule):
     """Modules in a chain, each on the outputs of the one before."""
 
 
-class PythonModule(BaseModule, _core.PythonModule):  # type: ignore[misc]
+class PythonModule(BaseModule, _core.PythonModule):
     """A computation in Python code on NDArrays."""
 
 
-class PythonLossModule(PythonModule, _core.PythonLossModule):  # type: ignore[misc]
+class PythonLossModule(PythonModule, _core.PythonLossModule):
     """A loss in Python code: ``grad_func(scores, labels)`` gives the gradient of the scores."""

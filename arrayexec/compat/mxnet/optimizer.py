@@ -65,7 +65,7 @@ def __getattr__(name: str) -> Any:
     if not (isinstance(found, type) and issubclass(found, _core.Optimizer)):
         return found
     if found not in _classes:
-        body = {"__init_subclass__": classmethod(_hand_arrays), "__doc__": found.__doc__}
+        body: dict[str, Any] = {"__init_subclass__": classmethod(_hand_arrays), "__doc__": found.__doc__}
         _classes[found] = type(name, (found,), body)
     return _classes[found]
 

@@ -1,7 +1,7 @@
 """``mx.profiler``: calls that old programs make; they record nothing.
 
-`arrayexec` tells the memory and the steps of an executor by ``memory_plan()`` and ``debug_str()``; times are measured with
-Python's own profilers.
+`arrayexec` tells the memory and the steps of an executor by ``memory_plan()`` and ``debug_str()``; times are measured
+with Python's own profilers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def dump(finished: bool = True, profile_process: str = "worker") -> None:
     """Writes no file."""
 
 
-def dumps(reset: bool = False, format: str = "table", sort_by: str = "total", ascending: bool = False) -> str:  # noqa: A002
+def dumps(reset: bool = False, format: str = "table", sort_by: str = "total", ascending: bool = False) -> str:
     """A text that says that nothing was recorded."""
     return "nothing is recorded here: see memory_plan() and debug_str() of an executor\n"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ... import streams
 from ...errors import ArgumentError, UnknownOperatorError, near_miss
 from ...registry import all_names, find_op
-from ... import streams
 from .array import NDArray, apply, is_array
 from .imperative import restart_draws
 

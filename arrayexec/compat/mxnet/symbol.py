@@ -25,8 +25,8 @@ class Symbol(_core.Symbol):
         group2ctx: Any = None, shared_exec: Any = None,
     ) -> Executor:  # fmt: skip
         """Executor over the memory of the given NDArrays. Raises BindError for what does not fit."""
-        arrays = map(unwrap, (args, args_grad))
-        return Executor(_engine.bind(self, ctx, *arrays, grad_req, unwrap(aux_states), group2ctx, _plain(shared_exec)))
+        arrays = unwrap(args), unwrap(args_grad), grad_req, unwrap(aux_states)
+        return Executor(_engine.bind(self, ctx, *arrays, group2ctx, _plain(shared_exec)))
 
     def simple_bind(
         self, ctx: Any, grad_req: Any = "write", type_dict: Any = None, stype_dict: Any = None,

@@ -1,4 +1,4 @@
-"""Checks of symbols in the manner of ``mx.test_utils``: expected outputs and gradients, numeric derivatives, devices."""
+"""Checks of symbols in the manner of ``mx.test_utils``: expected values, numeric derivatives, several devices."""
 
 from __future__ import annotations
 

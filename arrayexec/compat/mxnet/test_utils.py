@@ -30,8 +30,8 @@ __all__ = [
     "check_symbolic_backward", "check_symbolic_forward", "create_2d_tensor", "default_atols", "default_context",
     "default_dtype", "default_numeric_eps", "default_rtols", "download", "DummyIter", "environment", "get_atol",
     "get_cifar10", "get_mnist", "get_rtol", "get_tols", "list_gpus", "np_reduce", "numeric_grad", "rand_coord_2d",
-    "rand_ndarray", "rand_shape_2d", "rand_shape_3d", "rand_shape_nd", "random_arrays", "random_sample", "retry", "same",
-    "same_array", "set_default_context", "simple_forward",
+    "rand_ndarray", "rand_shape_2d", "rand_shape_3d", "rand_shape_nd", "random_arrays", "random_sample", "retry",
+    "same", "same_array", "set_default_context", "simple_forward",
 ]  # fmt: skip
 
 _rng = np.random.RandomState(1234)

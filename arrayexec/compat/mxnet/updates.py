@@ -1,4 +1,4 @@
-"""The steps of optimizers as functions of ``mx.nd``: they write the weight to ``out`` and change their states in place."""
+"""Steps of optimizers as functions of ``mx.nd``: they write the weight to ``out`` and change their states in place."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -31,7 +32,7 @@ def print_summary(
     lines += ["=" * line_length, f"Total params: {sum(sizes)}"]
     if states:
         lines.append(f"Auxiliary states: {sum(states)}")
-    print("\n".join([*lines, "_" * line_length]))
+    sys.stdout.write("\n".join([*lines, "_" * line_length, ""]))
 
 
 def _line(cells: Sequence[str], ends: Sequence[int]) -> str:
@@ -59,7 +60,7 @@ def _layers(symbol: Any, given: Mapping[str, Sequence[int]]) -> tuple[list[tuple
             told = graph.nodes[owner].name not in given if given else argument != "data"
             if graph.nodes[owner].op is None and told and argument not in node.op.no_gradient:
                 weights.setdefault(owner, number)
-    rows = []
+    rows = list[tuple[str, ...]]()
     for number, node in enumerate(graph.nodes):
         if number in weights or number in auxiliary:
             continue
