@@ -51,7 +51,7 @@ def init(backend: str = "auto", timeout: float | None = None) -> Communicator:
     with _lock:
         if _communicator is None:
             if seconds is None:
-                seconds = _seconds(os.environ.get("ARRAYEXEC_TIMEOUT", DEFAULT_TIMEOUT), "ARRAYEXEC_TIMEOUT")
+                seconds = default_timeout()
             _communicator = _make(backend, seconds)
         elif backend not in ("auto", _communicator.name):
             raise RendezvousError(
@@ -83,6 +83,11 @@ def launched_ranks() -> int:
             return int(os.environ[variable])
     # A PMIx launcher gives a rank without a size: ask MPI.
     return 0 if "PMIX_RANK" in os.environ else 1
+
+
+def default_timeout() -> float:
+    """The deadline of waits where none is given, in seconds. Raises RendezvousError for ARRAYEXEC_TIMEOUT that is none."""
+    return _seconds(os.environ.get("ARRAYEXEC_TIMEOUT", DEFAULT_TIMEOUT), "ARRAYEXEC_TIMEOUT")
 
 
 def _seconds(value: object, name: str) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy
 
-from ..comm import Communicator, init
+from ..comm import Communicator, default_timeout, init
 from ..comm.local import LocalCommunicator
 from ..comm.nccl import DeviceGroup, join
 from ..comm.two_bit import TwoBit
@@ -50,7 +50,7 @@ def create(name: str = "local", comm: Communicator | None = None) -> KVStore:
             why = ": there are no servers and no asynchronous updates; 'dist_sync' sums over the ranks of MPI"
         near = why or near_miss(name if isinstance(name, str) else "", known, shown=len(known))
         raise ArgumentError(f"kvstore: the type must be one of {', '.join(known)}, but it is {name!r}{near}")
-    return KVStore(kind, (comm or init()) if kind.startswith("dist") else LocalCommunicator())
+    return KVStore(kind, (comm or init()) if kind.startswith("dist") else LocalCommunicator(default_timeout()))
 
 
 @dataclasses.dataclass
@@ -121,9 +121,7 @@ class KVStore:
         """Return when all pushes are done and every rank has come here."""
         for key in self._entries:
             self._settle(key)
-        for group in self._groups.values():
-            if group is not None:
-                group.wait(self._comm.limit)
+        self._wait()
         self._comm.barrier()
 
     _barrier = barrier
@@ -379,7 +377,15 @@ class KVStore:
         else:
             self._updater(key, entry.merged, entry.stored)
 
+    def _wait(self) -> None:
+        """Wait for the devices, up to the deadline."""
+        for group in self._groups.values():
+            if group is not None:
+                group.wait(self._comm.limit)
+
     def _copy(self, stored: Array, arrays: Sequence[Array]) -> None:
+        if any(isinstance(array, numpy.ndarray) for array in arrays):
+            self._wait()  # else a device that hangs would be waited for without end
         for array in arrays:
             if array is not stored:
                 copyto(array, stored)
