@@ -71,10 +71,16 @@ class Link(Protocol):
 
 
 class Guard:
-    """Watches the collectives of one rank."""
+    """Watches the collectives of one rank. ``whole``: the guard of all ranks, if these are some of them."""
 
-    def __init__(self, link: Link, where: Callable[[], str], limit: Callable[[], float] = lambda: math.inf) -> None:
+    def __init__(
+        self, link: Link, where: Callable[[], str], limit: Callable[[], float] = lambda: math.inf,
+        whole: Guard | None = None,
+    ) -> None:  # fmt: skip
         self._link, self._where, self._limit = link, where, limit
+        self._whole = whole or self
+        self._groups: list[Guard] = []  # of some of the ranks; this one ends the job for them
+        self._recent = self  # the one of them all whose collective came last
         self._last = Operation(0, "", "")
         self._met = self._last  # the last one to which all ranks are known to have come
         self._heard: dict[int, dict[str, Any]] = {}  # the last letter of each rank, and when it came
@@ -117,6 +123,7 @@ class Guard:
     def enter(self, what: str, where: str) -> Operation:
         """Number a collective that is about to start; raises as `check`."""
         self.check(what)
+        self._whole._recent = self
         self._last = Operation(self._last.number + 1, what, where)
         if self._last.number % 32 == 0:
             self._hear()  # letters of ranks that had to wait for this one must not pile up
@@ -151,7 +158,7 @@ class Guard:
 
     def fail(self, error: CollectiveError) -> NoReturn:
         """Raise ``error``; nothing else can be done with this communicator but to end the job."""
-        self._failure = error
+        self._failure = self._whole._failure = error
         raise error
 
     def _hear(self) -> None:
@@ -297,12 +304,21 @@ class Guard:
             at_once(status)
 
         os._exit = leave_at_once
+        self._begin_answers()
+
+    def install_in(self) -> None:
+        """As `install`, for a group of ranks: the guard of all ranks does it with its own hooks."""
+        self._whole._groups.append(self)
+        self._begin_answers()
+
+    def _begin_answers(self) -> None:
         if self._link.threaded:
             self._answering = threading.Thread(target=self._answer, name="arrayexec answers", daemon=True)
             self._answering.start()
 
     def _in_child(self) -> None:
-        self._forked = self._silent = True
+        for guard in (self, *self._groups):
+            guard._forked = guard._silent = True
 
     def _die(self, error: BaseException | None, show: Callable[[], object]) -> None:
         if self._forked:
@@ -310,8 +326,9 @@ class Guard:
             return
         if error is not self._failure:
             self._let_others_speak()
-        where = f" in {self._where()}" if self._where() else ""
-        last = str(self._last) if self._last.number else "none"
+        recent = self._recent
+        where = f" in {recent._where()}" if recent._where() else ""
+        last = str(recent._last) if recent._last.number else "none"
         _print(f"arrayexec: rank {self._link.rank} of {self._link.size} failed{where}; last collective: {last}")
         show()
         self._abort(_exit_code(error))
@@ -335,21 +352,22 @@ class Guard:
         """
         if self._forked:
             return
-        with self._lock:
-            self._silent = True
+        guards = (self, *self._groups)
+        for guard in guards:
+            with guard._lock:
+                guard._silent = True
         if self._failure is not None:
             _print(f"arrayexec: rank {self._link.rank} ends the job: {_first_line(self._failure)}")
             self._abort(_exit_code(self._failure))
         all_at_exit = self._link.begin_exit()
-        farewell, pause = self._letter("left", self._last), 1e-4
+        pause = 1e-4
         clock = asked = 0.0  # seconds that this rank has waited, without those in which it was stopped
         silent = {rank: 0.0 for rank in range(self._link.size) if rank != self._link.rank}  # when each was last heard
         while not all_at_exit():
             before = time.monotonic()
-            for rank, letter in self._link.collect():
-                silent[rank] = clock
-                if letter["state"] == "waiting" and letter["number"] > self._last.number:
-                    self._link.post(rank, farewell)
+            silent |= dict.fromkeys(self._part(), clock)
+            for guard in self._groups:
+                guard._part()
             if self._link.threaded and clock - asked > self._limit() / 8:
                 asked = clock
                 self._tell("left", self._last)
@@ -363,6 +381,14 @@ class Guard:
             time.sleep(pause)
             pause = min(2 * pause, 5e-3)
             clock += min(time.monotonic() - before, _SILENT_AFTER)
+
+    def _part(self) -> list[int]:
+        """Tell those that wait for this rank that it is at its end; who has written."""
+        letters = self._link.collect()
+        for rank, letter in letters:
+            if letter["state"] == "waiting" and letter["number"] > self._last.number:
+                self._link.post(rank, self._letter("left", self._last))
+        return [rank for rank, _ in letters]
 
     def _abort(self, code: int) -> NoReturn:
         with contextlib.suppress(Exception):  # streams may be closed or replaced

@@ -17,8 +17,9 @@ import numpy
 from .. import context
 from ..errors import BackendUnavailableError, CollectiveError, RendezvousError
 from ..threads import cores, set_num_threads
-from .base import FIRST_STEP_FACTOR, Array, Communicator, check_summable, host_buffer, to_json
+from .base import FIRST_STEP_FACTOR, Array, Communicator, check_summable, host_buffer, named, to_json
 from .guard import Guard, Operation
+from .local import LocalCommunicator
 from .siblings import watched
 from .stages import GATHER, Carrier, Host, Stage, Staged, between
 
@@ -138,10 +139,11 @@ class MPICommunicator(Communicator):
 
     name = "mpi"
 
-    def __init__(self, mpi: Any, timeout: float) -> None:
+    def __init__(self, mpi: Any, timeout: float, whole: MPICommunicator | None = None, group: Any = None) -> None:
         super().__init__(timeout)
         self._mpi = mpi
-        world = mpi.COMM_WORLD
+        self._groups: list[MPICommunicator] = []
+        world = group or mpi.COMM_WORLD
         self.rank = world.Get_rank()
         self.size = world.Get_size()
         self._agreed: set[tuple[str, str]] = set()
@@ -157,16 +159,41 @@ class MPICommunicator(Communicator):
             request.Wait()
         self._gradients, self._arrays, self._control, letters, scatter, gather = (comm for comm, _ in copies)
         self._all = self._carrier(scatter, gather)
-        self._guard = Guard(_Link(mpi, letters), lambda: self.where, lambda: self.limit)
-        if self.size > 1:
+        self._members = ""
+        self._guard = Guard(_Link(mpi, letters), self._doing, lambda: self.limit, whole._guard if whole else None)
+        if whole is not None:
+            self._members = f"group of {named(world.group.Translate_ranks(None, mpi.COMM_WORLD.group))}"
+            self._guard.install_in()
+        elif self.size > 1:
             self._guard.install()
         pretended = f" {self.rank // int(os.environ[PRETEND])}" if os.environ.get(PRETEND) else ""
         self._hosts = hosts = self.allgather_object(socket.gethostname() + pretended)
         self._guard.hosts = hosts
         self.local_rank = hosts[: self.rank].count(hosts[self.rank])
         self.local_size = hosts.count(hosts[self.rank])
-        if self.local_size > 1:  # ranks share the cores: a product with more threads than that waits for itself
+        if self.local_size > 1 and whole is None:  # ranks share the cores: a larger product waits for itself
             set_num_threads(max(1, cores() // self.local_size))
+
+    def _doing(self) -> str:
+        """What the program is doing, and where these are some of the ranks, which."""
+        return ", ".join(filter(None, (self.where, self._members)))
+
+    def within(self, comm: Any) -> Communicator:
+        """The ranks of an MPI communicator that holds some of these, or all; collective among them.
+
+        A failure in it ends the whole job.
+        """
+        for made in (self, *self._groups):
+            if self._mpi.Comm.Compare(comm, made._arrays) in (self._mpi.IDENT, self._mpi.CONGRUENT):
+                return made
+        if comm.Get_size() == 1:
+            return LocalCommunicator()
+        with _ending_after(self.limit):
+            self._groups.append(self._group(comm))
+        return self._groups[-1]
+
+    def _group(self, comm: Any) -> MPICommunicator:
+        return MPICommunicator(self._mpi, self._timeout, self, comm)
 
     def start_allreduce(self, array: Array, what: str) -> MPIRequest:
         return self._start(f"allreduce of {what}", array, self._gradients)
@@ -193,7 +220,7 @@ class MPICommunicator(Communicator):
 
     def _start(self, what: str, array: Array, comm: Any, root: int | None = None) -> MPIRequest:
         check_summable(array, what)
-        operation = self._guard.enter(what, self.where)
+        operation = self._guard.enter(what, self._doing())
         handle, finish = self._begin(array, comm, root)
         return MPIRequest(self, operation, handle, finish)
 
@@ -210,12 +237,12 @@ class MPICommunicator(Communicator):
         self._guard.look(what)
 
     def barrier(self) -> None:
-        operation = self._guard.enter("barrier", self.where)
+        operation = self._guard.enter("barrier", self._doing())
         MPIRequest(self, operation, self._control.Ibarrier(), None).wait()
 
     def allgather_object(self, obj: object, what: str = "allgather_object") -> list[Any]:
         mine = to_json(obj, what)
-        operation = self._guard.enter(what, self.where)
+        operation = self._guard.enter(what, self._doing())
         lengths = numpy.zeros(self.size, numpy.int64)
         own = numpy.array([len(mine)], numpy.int64)
         MPIRequest(self, operation, self._control.Iallgather(own, lengths), None).wait()
@@ -305,11 +332,11 @@ class MPICommunicator(Communicator):
             return self.start_allreduce(array, what)
         else:
             stages = between(self._all, array, transport)
-        return Staged(self._staged, self, self._guard.enter(f"allreduce of {what}", self.where), stages)
+        return Staged(self._staged, self, self._guard.enter(f"allreduce of {what}", self._doing()), stages)
 
     def start_gather(self, array: numpy.ndarray[Any, Any], rows: numpy.ndarray[Any, Any], what: str) -> Staged:
         stages: Iterator[Stage] = iter([(GATHER, lambda: self._all.gather(array, rows))])
-        return Staged(self._staged, self, self._guard.enter(f"gathering of {what}", self.where), stages)
+        return Staged(self._staged, self, self._guard.enter(f"gathering of {what}", self._doing()), stages)
 
     def completed(self, operation: Operation) -> None:
         """Told by the requests."""

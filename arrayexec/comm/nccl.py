@@ -211,14 +211,19 @@ class NCCLCommunicator(MPICommunicator):
     host memory and MPI, each rank its own device's.
     """
 
-    def __init__(self, mpi: Any, timeout: float, required: bool) -> None:
+    def __init__(
+        self, mpi: Any, timeout: float, required: bool, whole: NCCLCommunicator | None = None, group: Any = None
+    ) -> None:
         self._required = required
         self._channels: dict[Context, _Channel | None] = {}
         self.why_staged = ""
         """Why GPU arrays go through host memory; empty while NCCL carries them."""
-        super().__init__(mpi, timeout)
+        super().__init__(mpi, timeout, whole, group)
         if required:
             self.name = "nccl"
+
+    def _group(self, comm: Any) -> NCCLCommunicator:
+        return NCCLCommunicator(self._mpi, self._timeout, self._required, self, comm)
 
     def check_all(self, reasons: Sequence[str]) -> None:
         """Keep, or raise as BackendUnavailableError where NCCL is required, why it cannot serve; reasons by rank."""

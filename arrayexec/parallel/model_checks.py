@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..comm import Communicator, init
+from ..comm.local import LocalCommunicator
 from ..context import Context, cpu, current_context, gpu, num_gpus
 from ..errors import (
     AlreadyParallelizedError,
@@ -132,7 +133,10 @@ def find_devices(devices: Any, cpu_device: bool, ideep: bool) -> tuple[tuple[Con
 
 
 def meet(rendezvous: Any) -> Communicator | None:
-    """The communicator that ``rendezvous`` asks for: one of ours or of MPI, or a dict. Raises RendezvousError."""
+    """The communicator that ``rendezvous`` asks for: one of ours or of MPI, or a dict. Raises RendezvousError.
+
+    MPI's may hold some of the ranks only; `arrayexec.comm.init` is then called on all of them, here at the latest.
+    """
     if rendezvous is None or isinstance(rendezvous, Communicator):
         return rendezvous
     given: dict[str, Any] = {"comm": rendezvous, "engine": "mpi"}
@@ -147,22 +151,24 @@ def meet(rendezvous: Any) -> Communicator | None:
         for name in ("engine", "num_shards", "shard_id"):
             if name not in given:
                 raise RendezvousError(f"parallelize: rendezvous must have the key '{name}', but it has {list(given)}")
-        if given["engine"] not in ENGINES:
+        if str(given["engine"]) not in ENGINES:
             near = near_miss(str(given["engine"]), ENGINES)
             raise RendezvousError(f"parallelize: rendezvous: there is no engine {given['engine']!r}{near}")
         if given["engine"] not in ("mpi", "nccl"):
             words = "parallelize: the engine %s is %s here"
             logging.getLogger("arrayexec").info(words, given["engine"], ENGINES[given["engine"]])
-    elif not hasattr(rendezvous, "Get_rank"):
-        raise RendezvousError(
-            f"parallelize: rendezvous must be an MPI communicator or a dict, but it is a {type(rendezvous).__name__}"
-        )
     other: Any = given.get("comm")
-    if isinstance(other, Communicator):
-        comm = other
-    else:
-        shards = given.get("num_shards", 0 if other is None else other.Get_size())
-        comm = init("local" if shards == 1 else ENGINES[given["engine"]], timeout=given.get("timeout_sec"))
+    if not isinstance(other, Communicator | None) and not hasattr(other, "Get_rank"):
+        raise RendezvousError(
+            f"parallelize: rendezvous must be an MPI communicator or a dict, but it is a {type(other).__name__}"
+        )
+    if hasattr(other, "Get_rank") and not other:
+        raise RendezvousError("parallelize: rendezvous: this process is none of the ranks of the MPI communicator")
+    comm: Any = other
+    if not isinstance(other, Communicator):
+        alone = (given["num_shards"] if other is None else other.Get_size()) == 1
+        comm = LocalCommunicator() if alone else init(ENGINES[given["engine"]], timeout=given.get("timeout_sec"))
+        comm = comm.within(other) if other is not None and not alone else comm
     sizes = {"num_shards": comm.size, "shard_id": comm.rank}
     told = {"num_shards": other.Get_size(), "shard_id": other.Get_rank()} if hasattr(other, "Get_rank") else {}
     for name, is_value in sizes.items():

@@ -306,9 +306,12 @@ class ParallelModel(ModelState):
         comm = self.comm if self.options.combine_spatial_bn is True else None
         try:
             while (meetings := self._everywhere(lambda i: next(walks[i], None)))[0] is not None:
-                for meeting in meetings if self._absent and comm is not None else ():
-                    meeting.arrays["data"][1:] = 0  # no values: mean, squares and count of nothing
+                absent = [one.arrays for one in meetings if self._absent and comm is not None]
+                for arrays in absent:
+                    arrays["data"][1:] = 0  # squares and count of nothing
                 meetings[0].op.meet(meetings[0].kind, comm, [meeting.arrays for meeting in meetings])
+                for arrays in absent if meetings[0].kind == "backward" else ():
+                    arrays["ddata"].fill(0)
         finally:
             for walk in walks:
                 walk.close()  # after an exception on one device the others can be used again

@@ -26,6 +26,7 @@ recorder = Recorder(
     elsewhere={
         "parallel/model_checks.py": {
             "call it outside of GPU scopes": "tests/errors/test_parallelize_errors.py::test_gpu_scopes_and_numbers",
+            "is none of the ranks": "tests/parallel/test_rank_groups.py::test_models_of_some_of_the_ranks",
             "the GPUs are 0 to": "tests/errors/test_parallelize_errors.py::test_gpu_scopes_and_numbers",
         },
         "parallel/parallel_model.py": {

@@ -25,9 +25,9 @@ def test_a_run_names_the_rank_that_does_not_come() -> None:
 
 
 @pytest.mark.parametrize("devices", [1, 2])
-@pytest.mark.parametrize("uneven", ["drop", "join"])
-def test_readers_that_end_at_different_times(uneven: str, devices: int) -> None:
-    run = run_ranks("parallelized_uneven.py", 2, uneven, devices, timeout=60)
+@pytest.mark.parametrize(("uneven", "combine"), [("drop", False), ("join", False), ("join", True)])
+def test_readers_that_end_at_different_times(uneven: str, combine: bool, devices: int) -> None:
+    run = run_ranks("parallelized_uneven.py", 2, uneven, devices, combine, timeout=60)
     assert (run.code, run.out, run.err) == (0, "", "")
 
 

@@ -1,4 +1,5 @@
-"""Readers of ranks end at different times. Arguments: what a run does then, devices of a rank."""
+"""Readers of ranks end at different times. Arguments: what a run does then, devices of a rank, whether
+statistics are combined."""
 
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from arrayexec import comm
 from arrayexec.train.model_helper import Reader
 
 ranks = comm.init()
-uneven, devices = sys.argv[1], int(sys.argv[2])
+uneven, devices, combine = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "True"
 rng = np.random.default_rng(0)
 batches = [(rng.normal(size=(4, 12)).astype(np.float32), rng.integers(0, 4, 4)) for _ in range(6 * devices)]
 MINE = {0: batches[: 3 * devices], 1: batches[: 5 * devices]}[ranks.rank]
@@ -30,10 +31,10 @@ def train(mine, rendezvous, ids, start=None):
     model = ax.parallelize_cpu(
         ax.ModelHelper("m"), lambda model: model.read(reader, ["data", "label"]), net, rendezvous=rendezvous, devices=ids,
         optimizer_builder_fun=lambda model: model.build_sgd(0.1), uneven=uneven, loss_weighting="samples",
-        broadcast_computed_params=False,
+        broadcast_computed_params=False, combine_spatial_bn=combine,
     ).init()  # fmt: skip
     if start is not None:
-        model.set_params({name: start.blob(name) for name in start.master.params})
+        model.set_params({name: start.blob(name) for name in (*start.master.params, *start.master.computed)})
     try:
         while True:
             model.run()
@@ -47,10 +48,11 @@ assert model.iteration == {"drop": 3, "join": 5}[uneven], model.iteration
 model.check_consistency()
 if uneven == "join":
     held = ranks.allgather_object(model.blob("bn_rm").tolist())
-    assert held[0] != held[1]  # the statistics of rank 0 stopped with its batches
+    assert (held[0] == held[1]) == combine  # by itself the statistics of rank 0 stop with its batches
     if devices == 1:  # three steps as two devices, then two as the one that has batches
         both = [batch for pair in zip(batches[:3], batches[:3], strict=True) for batch in pair]
         first = train(both, None, [0, 1])
         last = train(batches[3:5], None, [0], start=first)
-        for name, value in last.master.params.items():
+        known = {**last.master.params, **(last.master.computed if combine else {})}
+        for name, value in known.items():
             assert np.abs(model.blob(name) - value).max() <= 1e-5 * np.abs(value).max(), name
