@@ -7,7 +7,7 @@ allocated, nothing is unpickled, and every refusal names the offset and what it 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 from ..atomic import replacing
 from ..context import asnumpy
@@ -33,7 +33,7 @@ def load(path: Path, *, format: None = None, limit: int | None = None) -> Arrays
 
 
 @overload
-def load(path: Path, *, format: Literal["mxnet-pickle"], limit: int | None = None) -> dict[str, Any]: ...
+def load(path: Path, *, format: str, limit: int | None = None) -> dict[str, Any]: ...
 
 
 def load(path: Path, *, format: str | None = None, limit: int | None = None) -> Arrays | dict[str, Any]:

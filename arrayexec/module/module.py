@@ -353,5 +353,5 @@ class Module(BoundModule):
         if format is None:
             states = load_together(self._comm, fname)
         else:
-            states = from_mxnet(load(fname, format=format), self._updater.optimizer, repr(fname))  # type: ignore[call-overload]
+            states = from_mxnet(load(fname, format=format), self._updater.optimizer, repr(fname))
         self._updater.set_states(states)

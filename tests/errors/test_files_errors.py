@@ -18,12 +18,14 @@ from typing import Any
 import numpy as np
 
 from arrayexec import files
+from arrayexec.train.mxnet_states import from_mxnet
+from arrayexec.train.optimizer import create
 from tests.errors.recorder import PACKAGE, Recorder, checks_of
 from tests.unit.test_files import V2, dense, params, shape
 
 RECORDER = Recorder(
     Path(__file__).parent / "texts_files.txt",
-    sorted((PACKAGE / "files").rglob("*.py")),
+    [*sorted((PACKAGE / "files").rglob("*.py")), PACKAGE / "train" / "mxnet_states.py"],
     internal={"ValueError"},
     elsewhere={
         "files/source.py": {
@@ -91,7 +93,7 @@ cases(
     sparse_csr_rows=loads(params(sparse(2, (1,), (2, 2), longs(0, 2, 1), longs(0)))),
     sparse_impossible_dims=loads(params(sparse(1, (0,), (0, 1 << 62, 4), longs()))),
     load_number=lambda: files.load(5),
-    load_format=lambda: files.load("a.params", format="pickle"),  # type: ignore[call-overload]
+    load_format=lambda: files.load("a.params", format="pickle"),
     save_array=lambda: files.save("a.params", zeros(2, 3)),
     save_name=lambda: files.save("a.params", {5: zeros(2)}),
     save_type=lambda: files.save("a.params", {"a": np.zeros(2, complex)}),
@@ -286,6 +288,18 @@ cases(
     states_optimizer_holds=states(optimizer(b"S'a'\nC\x01bs")),
     states_optimizer_deep=states(optimizer(b"S'a'\n" + b"(" * 10 + b"l" * 10 + b"s")),
     states_record=states(b"(dI0\ncmxnet.ndarray\nNDArray\n(NtR(dS'handle'\nC\x04\x21\0\0\0sbs."),
+)
+
+
+
+def fitted(found: dict[str, Any]) -> Callable[[], Any]:
+    return lambda: from_mxnet(found, create("sgd", momentum=0.9, param_idx2name={0: "a", 1: "b"}), "a.states")
+
+
+cases(
+    fit_optimizer=fitted({"states": {}, "optimizer": {"class": "Adam"}}),
+    fit_parameters=fitted({"states": {5: zeros(1)}, "optimizer": {"class": "SGD"}}),
+    fit_arrays=fitted({"states": {0: (zeros(1), zeros(1))}, "optimizer": {"class": "SGD"}}),
 )
 
 # --- the tests -------------------------------------------------------------------------------------------------------

@@ -17,7 +17,10 @@ from arrayexec.train.monitor import Monitor
 from tests.errors.recorder import PACKAGE, Recorder, checks_of
 
 # Those of test_loss_scale_errors.py, test_parallelize_errors.py and test_data_errors.py.
-OTHERS = "loss_scale model_helper model_optimizer batch bucket_io io sampler recordio image augment record_augment image_codec"
+OTHERS = (
+    "loss_scale model_helper model_optimizer batch bucket_io io sampler recordio image augment record_augment image_codec "
+    "mxnet_states"
+)
 OTHER_FILES = {PACKAGE / "train" / f"{name}.py" for name in OTHERS.split()}
 OTHER_FILES |= set((PACKAGE / "train").glob("io_*.py"))
 RECORDER = Recorder(
