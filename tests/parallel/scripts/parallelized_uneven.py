@@ -55,4 +55,5 @@ if uneven == "join":
         last = train(batches[3:5], None, [0], start=first)
         known = {**last.master.params, **(last.master.computed if combine else {})}
         for name, value in known.items():
-            assert np.abs(model.blob(name) - value).max() <= 1e-5 * np.abs(value).max(), name
+            worst = np.abs(model.blob(name) - value).max()
+            assert worst <= 1e-5 * max(np.abs(value).max(), 1e-2), name  # fc0_b is taken out: only rounding is left
