@@ -45,11 +45,15 @@ def create(metric: Any, *args: Any, **options: Any) -> EvalMetric:
 class EvalMetric:
     """A mean, ``sum_metric / num_inst``; NaN before the first update.
 
-    A subclass adds to the two in `update`, or gives `reset`, `state`, `merge` and `evaluate` for other sums.
-    ``output_names`` and ``label_names`` pick what `update_dict` uses.
+    A subclass adds to the two in `update`, or gives `reset`, `state`, `merge` and `evaluate` for other sums. One that
+    gives `reset` and `get` alone keeps sums that nobody else knows: they are not added over ranks, not saved, and no
+    window is cut out of them. ``output_names`` and ``label_names`` pick what `update_dict` uses.
     """
 
     default_name: ClassVar[str] = "metric"
+    sum_metric: float = 0.0
+    num_inst: int = 0
+    num_resets: int = 0
     _past: Host | None = None  # sums at the last reset_local
 
     def __init__(
@@ -64,7 +68,6 @@ class EvalMetric:
         self.label_names = label_names
         self._config = config
         self._given: tuple[Sequence[str], Sequence[str]] | None = None  # names of labels and outputs, where known
-        self.num_resets = 0
         self.reset()
 
     def reset(self) -> None:
@@ -102,11 +105,15 @@ class EvalMetric:
         return list(arrays if names is None else names)
 
     def state(self) -> Host:
-        """The sums as a float64 vector; those of several ranks may be added."""
+        """The sums as a float64 vector; those of several ranks may be added. Empty where a subclass keeps its own."""
+        if self._own_sums():
+            return numpy.zeros(0)
         return numpy.array([self.sum_metric, self.num_inst], numpy.float64)
 
     def merge(self, states: Iterable[Host]) -> None:
         """Replace the sums by the total of ``states``."""
+        if self._own_sums():
+            return
         self.sum_metric, count = map(float, sum(states, start=numpy.zeros(2)))
         self.num_inst = int(count)
 
@@ -121,12 +128,20 @@ class EvalMetric:
 
     def get_name_value(self, state: Host | None = None) -> list[tuple[str, float]]:
         """``[(name, value)]``, since `reset` or `reset_local`, or of a ``state`` given."""
+        if self._own_sums():
+            names, values = self.get()
+            return list(zip(names, values, strict=True)) if isinstance(names, list | tuple) else [(names, values)]
         if state is None:
             state = self.state() if self._past is None else self.state() - self._past
         return [(self.name, self.evaluate(state))]
 
+    def _own_sums(self) -> bool:
+        return type(self).get is not EvalMetric.get and type(self).get_name_value is EvalMetric.get_name_value
+
     def get_global(self) -> tuple[Any, Any]:
         """Name and value since `reset`, whatever `reset_local` did."""
+        if self._own_sums():
+            return self.get()
         return self.name, self.evaluate(self.state())
 
     def get_global_name_value(self) -> list[tuple[str, float]]:

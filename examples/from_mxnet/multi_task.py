@@ -90,7 +90,8 @@ def main():
         num_epoch=args.num_epochs,
         batch_end_callback=mx.callback.Speedometer(args.batch_size, 20),
     )
-    print("digit={:.4f} odd={:.4f}".format(*tuple(value for _, value in module.score(test, Accuracies(["digit", "odd"])))))
+    found = dict(module.score(test, Accuracies(["digit", "odd"])))
+    print(f"digit={found['digit']:.4f} odd={found['odd']:.4f}")
 
 
 if __name__ == "__main__":

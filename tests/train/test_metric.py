@@ -9,7 +9,7 @@ import pytest
 
 from arrayexec.context import copyto
 from arrayexec.errors import AttributeValueError, ShapeError, UnknownNameError
-from arrayexec.train import metric
+from arrayexec.train import callback, metric
 from tests.strict_device import strict
 
 
@@ -356,3 +356,40 @@ def test_names_of_labels_that_do_not_fit():
     one = metric.Accuracy(output_names=["b_output"])
     one.update_dict(label, outputs)
     assert one.get()[1] == 0.5
+
+
+class Shares(metric.EvalMetric):
+    """As programs write them: sums of its own, several values."""
+
+    def __init__(self):
+        super().__init__("shares")
+
+    def reset(self):
+        self.right, self.seen = [0, 0], 0
+
+    def update(self, labels, preds):
+        for number in range(2):
+            self.right[number] += int((preds[0] == number + labels[0]).sum())
+        self.seen += len(labels[0])
+
+    def get(self):
+        return ["same", "next"], [right / max(self.seen, 1) for right in self.right]
+
+
+def test_metric_with_sums_of_its_own(caplog):
+    shares, everything = Shares(), metric.create([Shares(), "mae"])
+    label, pred = numpy.array([1.0, 2.0, 3.0, 4.0]), numpy.array([1.0, 3.0, 3.0, 4.0])
+    wanted = [("same", 0.75), ("next", 0.25)]
+    for each in (shares, everything):
+        each.update([label], [pred])
+        assert each.get_name_value()[:2] == each.get_global_name_value()[:2] == wanted
+    assert everything.get() == (["same", "next", "mae"], [0.75, 0.25, 0.25])
+    everything.merge([everything.state()])
+    assert everything.get_name_value() == [*wanted, ("mae", 0.25)]
+    speedometer = callback.Speedometer(4, 1)
+    with caplog.at_level("INFO"):
+        for batch in (1, 2):
+            speedometer(callback.BatchEndParam(0, batch, everything, None))
+    assert "same=0.750000\tnext=0.250000\tmae=0.250000" in caplog.text
+    shares.reset()
+    assert shares.get_name_value() == [("same", 0), ("next", 0)]
