@@ -86,7 +86,7 @@ def launched_ranks() -> int:
 
 
 def default_timeout() -> float:
-    """The deadline of waits where none is given, in seconds. Raises RendezvousError for ARRAYEXEC_TIMEOUT that is none."""
+    """Seconds of waits where none are given. Raises RendezvousError for an ARRAYEXEC_TIMEOUT that means nothing."""
     return _seconds(os.environ.get("ARRAYEXEC_TIMEOUT", DEFAULT_TIMEOUT), "ARRAYEXEC_TIMEOUT")
 
 

@@ -121,11 +121,13 @@ def _restore(found: Mapping[str, Any], where: str, model: Any, updater: Any, dat
         raise CheckpointError(f"{where}: it must be a checkpoint of version {_VERSION}, but its version is {version!r}")
     held, ranks = found["parts"], found["ranks"]
     if len(held) != len(parts):
-        raise CheckpointError(f"{where}: there are {len(parts)} symbols that are trained, but the file has {len(held)}")
+        counts = f"{len(held)}, as the file has, but it has {len(parts)}"
+        raise CheckpointError(f"{where}: the number of trained symbols of the model must be {counts}")
     same = len(ranks) == size
     mine = ranks[rank] if same else ranks[0]
     if any(mine["inputs"]) and not same:
-        raise CheckpointError(f"{where}: inputs kept between batches are of {len(ranks)} ranks, but there are {size}")
+        counts = f"{len(ranks)}, as the file has, but it is {size}"
+        raise CheckpointError(f"{where}: with inputs kept between batches the number of ranks must be {counts}")
     for part, optimizer in zip(parts, found["optimizers"], strict=True):
         if part.updater is not None and optimizer is None:
             raise CheckpointError(f"{where}: there is an optimizer, but the file has no state of one")

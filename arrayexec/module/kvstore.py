@@ -44,12 +44,12 @@ def create(name: str = "local", comm: Communicator | None = None) -> KVStore:
     """
     kind = _TYPES.get(name.lower()) if isinstance(name, str) else None
     if kind is None:
-        known = [*dict.fromkeys(_TYPES)]
-        why = ""
-        if isinstance(name, str) and name.lower() in _ELSEWHERE:
-            why = ": there are no servers and no asynchronous updates; 'dist_sync' sums over the ranks of MPI"
-        near = why or near_miss(name if isinstance(name, str) else "", known, shown=len(known))
-        raise ArgumentError(f"kvstore: the type must be one of {', '.join(known)}, but it is {name!r}{near}")
+        written = name if isinstance(name, str) else ""
+        near = near_miss(written, _TYPES, shown=0)
+        if written.lower() in _ELSEWHERE:
+            near = ": there are no servers and no asynchronous updates; 'dist_sync' sums over the ranks of MPI"
+        known = "local, device, nccl, dist_sync, dist_device_sync or mpi"
+        raise ArgumentError(f"kvstore: the type must be {known}, but it is {name!r}{near}")
     return KVStore(kind, (comm or init()) if kind.startswith("dist") else LocalCommunicator(default_timeout()))
 
 

@@ -27,6 +27,7 @@ Path = str | os.PathLike[str]
 
 _TREE = "tree"
 _VERSION = 1
+_END = 22  # bytes of what a zip ends with
 _LONG = 1 << 63  # JSON numbers past this are written in hexadecimal: readers elsewhere would round them
 _KEYS = (str, int, float, bool, type(None))
 
@@ -84,15 +85,19 @@ def _write(file: BinaryIO, members: Mapping[str, Any]) -> None:
 
 def _read(file: BinaryIO, size: int, path: str) -> Any:
     start = file.read(40)
+    file.seek(max(0, size - _END))
+    end = file.read(4)
     file.seek(0)
     with _at(f"load_states {path!r}"):
         if start[:2] != b"PK":
             what = f"{start[:8]!r}{what_it_is(start)}"
             raise _Fault(f"states must be in a file of save_states, but this one begins with {what}")
+        if end != b"PK\5\6":
+            raise _Fault(f"the file must end with the list of its members, but it stops at byte {size} (truncated?)")
         try:
             found, _ = npz.read(Source(file, size, path))
         except (FileFormatError, OSError) as error:  # OSError: an offset before the file
-            raise _Fault(str(error)) from error
+            raise CheckpointError(f"load_states: {error}") from error
         if _TREE not in found:
             raise _Fault(f"a file of save_states has a member '{_TREE}.npy', but this zip has {list(found)[:8]}")
         try:

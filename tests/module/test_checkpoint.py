@@ -138,5 +138,5 @@ def test_several_models_in_one_file(tmp_path: Path) -> None:
         for name, array in other.model.stores[0].parameters.items():
             assert np.array_equal(training.model.stores[0].parameters[name], array)
     assert [training.model.step for training in fresh] == [2, 3]
-    with pytest.raises(CheckpointError, match="there are 1 symbols that are trained, but the file has 2"):
+    with pytest.raises(CheckpointError, match="trained symbols of the model must be 2, as the file has, but it has 1"):
         ax.checkpoint.resume(tmp_path / "a", models[0])
