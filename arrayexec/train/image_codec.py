@@ -69,11 +69,11 @@ def _without_address(error: Exception) -> str:
 def _decode_npy(data: bytes, where: str) -> Image:
     file = io.BytesIO(data)
     try:
-        version = numpy.lib.format.read_magic(file)
-        read = {(1, 0): numpy.lib.format.read_array_header_1_0, (2, 0): numpy.lib.format.read_array_header_2_0}
-        shape, fortran, kind = read[version](file)
-    except (ValueError, KeyError, EOFError) as error:
-        raise FileFormatError(f"{where}: the npy header must be one of version 1 or 2, but: {error}") from error
+        major, _ = numpy.lib.format.read_magic(file)
+        read = numpy.lib.format.read_array_header_1_0 if major == 1 else numpy.lib.format.read_array_header_2_0
+        shape, fortran, kind = read(file)
+    except (ValueError, EOFError) as error:
+        raise FileFormatError(f"{where}: an npy header of version 1 or 2 must begin a raw image, but: {error}") from error
     left = len(data) - file.tell()
     if kind != numpy.uint8 or len(shape) not in (2, 3) or fortran or math.prod(shape) != left:
         raise FileFormatError(

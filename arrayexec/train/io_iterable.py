@@ -43,7 +43,8 @@ class IterableIter(DataIter):
     ) -> None:
         if not callable(source) and not isinstance(source, Iterable):
             raise AttributeValueError(
-                f"{_WHO}: source must be an iterable or a function that gives one, but it is a {type(source).__name__}"
+                f"{_WHO}: source must be an iterable or a function that gives one, but its type is "
+                f"{type(source).__name__}"
             )
         if batch_size is not None and (not isinstance(batch_size, (int, numpy.integer)) or batch_size < 1):
             raise AttributeValueError(f"{_WHO}: batch_size must be None or an integer >= 1, but it is {batch_size!r}")

@@ -66,12 +66,12 @@ def _csv_fault(path: str, columns: int, kind: numpy.dtype[Any], error: Exception
         where = f"{path!r}, line {number} (byte {at})"
         values = line.rstrip(b"\r\n").split(b",")
         if len(values) != columns:
-            return FileFormatError(f"{where}: a row must have {columns} numbers, but it has {len(values)}")
+            return FileFormatError(f"{where}: the count of numbers in a row must be {columns}, but it is {len(values)}")
         for place, value in enumerate(values, 1):
             try:
                 numpy.array([value.strip()]).astype(kind)
             except (ValueError, OverflowError):
-                return FileFormatError(f"{where}: value {place} must be a {kind}, but it is {value[:40]!r}")
+                return FileFormatError(f"{where}: value {place} must be of {kind}, but it is {value[:40]!r}")
     return FileFormatError(f"{path!r} is not a table of {kind}: {error}")
 
 

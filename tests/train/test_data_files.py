@@ -85,13 +85,13 @@ def test_csv_parts_are_the_whole(tables, shuffle):
 @pytest.mark.parametrize(
     ("text", "where"),
     [
-        ("1,2,3\n4,5\n6,7,8\n", r"line 2 \(byte 6\): a row must have 3 numbers, but it has 2"),
-        ("1,2,3\n\n4,x,5\n", r"line 3 \(byte 7\): value 2 must be a float32, but it is b'x'"),
-        ("1,2\n3,4\n", r"line 1 \(byte 0\): a row must have 3 numbers, but it has 2"),
-        ("1,2,3,\n", r"line 1 \(byte 0\): a row must have 3 numbers, but it has 4"),
-        ("1,2,\n", r"line 1 \(byte 0\): value 3 must be a float32, but it is b''"),
-        ("<html>\n", r"line 1 \(byte 0\): a row must have 3 numbers, but it has 1"),
-        ("1,2,3\n1,\xff,3\n", r"line 2 \(byte 6\): value 2 must be a float32"),
+        ("1,2,3\n4,5\n6,7,8\n", r"line 2 \(byte 6\): the count of numbers in a row must be 3, but it is 2"),
+        ("1,2,3\n\n4,x,5\n", r"line 3 \(byte 7\): value 2 must be of float32, but it is b'x'"),
+        ("1,2\n3,4\n", r"line 1 \(byte 0\): the count of numbers in a row must be 3, but it is 2"),
+        ("1,2,3,\n", r"line 1 \(byte 0\): the count of numbers in a row must be 3, but it is 4"),
+        ("1,2,\n", r"line 1 \(byte 0\): value 3 must be of float32, but it is b''"),
+        ("<html>\n", r"line 1 \(byte 0\): the count of numbers in a row must be 3, but it is 1"),
+        ("1,2,3\n1,\xff,3\n", r"line 2 \(byte 6\): value 2 must be of float32"),
         ("\n \n", "there must be at least one row of numbers"),
         ("", "there must be at least one row of numbers"),
     ],
@@ -108,7 +108,7 @@ def test_csv_refusals(tables):
         io.CSVIter("d.csv", (3,), 2, "long.csv")
     with pytest.raises(AttributeValueError, match="data_shape must be a shape of dims >= 1"):
         io.CSVIter("d.csv", (0,), 2)
-    with pytest.raises(FileFormatError, match="value 1 must be a int32, but it is b'0.5'"):
+    with pytest.raises(FileFormatError, match="value 1 must be of int32, but it is b'0.5'"):
         numpy.savetxt("half.csv", [0.5], fmt="%g")
         io.CSVIter("half.csv", (1,), 1, dtype="int32")
 
