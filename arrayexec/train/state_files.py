@@ -90,14 +90,16 @@ def _read(file: BinaryIO, size: int, path: str) -> Any:
     file.seek(0)
     with _at(f"load_states {path!r}"):
         if start[:2] != b"PK":
-            what = f"{start[:8]!r}{what_it_is(start)}"
-            raise _Fault(f"states must be in a file of save_states, but this one begins with {what}")
+            what = f"begins with {start[:8]!r}{what_it_is(start)}" if start else "is empty"
+            raise _Fault(f"states must be in a file of save_states, but this one {what}")
         if end != b"PK\5\6":
             raise _Fault(f"the file must end with the list of its members, but it stops at byte {size} (truncated?)")
         try:
             found, _ = npz.read(Source(file, size, path))
-        except (FileFormatError, OSError) as error:  # OSError: an offset before the file
+        except FileFormatError as error:
             raise CheckpointError(f"load_states: {error}") from error
+        except OSError as error:  # an offset before the file
+            raise _Fault(f"the list of its members is damaged: {error}") from error
         if _TREE not in found:
             raise _Fault(f"a file of save_states has a member '{_TREE}.npy', but this zip has {list(found)[:8]}")
         try:
