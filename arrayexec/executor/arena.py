@@ -42,7 +42,8 @@ class WriteMark:
 _marks: weakref.WeakValueDictionary[int, WriteMark] = weakref.WeakValueDictionary()
 
 
-def _address(array: Array) -> int:
+def address_of(array: Array) -> int:
+    """By what writes into an array are counted."""
     if isinstance(array, np.ndarray):
         return int(array.__array_interface__["data"][0])
     return id(array)  # executors hand out one and the same array object for as long as they are bound
@@ -51,15 +52,21 @@ def _address(array: Array) -> int:
 def mark_arrays(arrays: Iterable[Array]) -> set[WriteMark]:
     """Put a mark on arrays that have none yet; the marks of all of them."""
     mark = WriteMark()
-    return {_marks.setdefault(_address(array), mark) for array in arrays}
+    return {_marks.setdefault(address_of(array), mark) for array in arrays}
 
 
 def note_write(array: Array, words: str) -> None:
     """Tell that the engine has written an argument, so that a backward of an older forward is refused."""
-    mark = _marks.get(_address(array))
-    if mark is not None:
-        mark.version += 1
-        mark.words = words
+    note_writes([address_of(array)], words)
+
+
+def note_writes(addresses: Iterable[int], words: str) -> None:
+    """`note_write` of arrays by their `address_of`."""
+    for address in addresses:
+        mark = _marks.get(address)
+        if mark is not None:
+            mark.version += 1
+            mark.words = words
 
 
 def write(pairs: Sequence[tuple[Array, Array]], words: str) -> None:

@@ -14,7 +14,7 @@ import numpy
 
 from ..context import Array, asnumpy, context_of, copyto
 from ..errors import AttributeValueError, CheckpointError
-from ..executor import note_write
+from ..executor import address_of, note_write, note_writes
 from .loss_scale import DynamicLossScale
 from .optimizer_adam import FTML, Adam, Adamax, AdamW, Nadam
 from .optimizer_adaptive import AdaDelta, AdaGrad, Ftrl, GroupAdaGrad, RMSProp
@@ -37,6 +37,7 @@ class _Plan:
 
     def __init__(self, grads: Sequence[Array], weights: Sequence[Array]) -> None:
         self.grads, self.weights = list(grads), list(weights)
+        self.addresses = [address_of(weight) for weight in weights]
         self.runs: list[Run] = []
         self.alone: list[int] = []
 
@@ -94,24 +95,21 @@ class Updater:
             return False
         names = list(keys)
         optimizer = self.optimizer
-        for key, grad, weight in zip(names, grads, weights, strict=True):
-            optimizer.check(key, weight, grad)
+        plan = self._plan(names, grads, weights)
         with _Rescaled(optimizer, self._scale()):
             optimizer.rescale_grad *= self._shortened(grads)
             if self._own_update:
                 for key, grad, weight in zip(names, grads, weights, strict=True):
                     self._move(key, grad, weight)
                 return True
-            plan = self._plan(names, grads, weights)
-            factors = [optimizer.next_factors(key) for key in names]
+            factors = optimizer.next_factors(names)
             for run in plan.runs:
                 run.step(optimizer, factors, self._scratch)
             for i in plan.alone:
                 one = factors[i]
                 if one is not None:
                     optimizer.step_one(weights[i], grads[i], self.states[names[i]], self._scratch, one)
-        for weight in weights:
-            note_write(weight, "the update")
+        note_writes(plan.addresses, "the update")
         return True
 
     def _move(self, key: Key, grad: Array, weight: Array) -> None:
@@ -129,6 +127,8 @@ class Updater:
         plan = self._plans.get(names)
         if plan is not None and plan.is_of(grads, weights):
             return plan
+        for key, grad, weight in zip(keys, grads, weights, strict=True):
+            self.optimizer.check(key, weight, grad)
         plan = _Plan(grads, weights)
         together = [i for i in range(len(names)) if self._flat and fits(weights[i], grads[i])]
         plan.runs = runs_of(

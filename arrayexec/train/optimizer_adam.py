@@ -14,6 +14,7 @@ from .optimizer_base import Factors, Key, Optimizer, State, register, used
 class _Moments(Optimizer):
     """Running means of the gradient and of its square."""
 
+    keyless = True
     state_names = ("mean", "var")
     default_lr = 0.001
 
@@ -94,7 +95,7 @@ class AdamW(_Moments):
     def factors(self, key: Key, lr: float, wd: float) -> Factors:
         """The learning rate with the correction of the first steps' bias, and what decay leaves."""
         rate = self._corrected(key, lr) if self.correct_bias else lr
-        return {"lr": rate, "decay": lr * wd, "keep": 1.0 - lr * wd}
+        return {"lr": rate, "keep": 1.0 - lr * wd}
 
     def rule(self, xp: Any, w: Array, g: Array, state: State, a: Array, b: Array, **factors: Any) -> None:
         """One step of the formula of the class."""
@@ -105,7 +106,7 @@ class AdamW(_Moments):
         xp.add(a, self.epsilon, out=a)
         xp.divide(m, a, out=a)
         xp.multiply(a, factors["lr"], out=a)
-        if used(factors["decay"]):
+        if used(factors["keep"], 1.0):
             xp.multiply(w, factors["keep"], out=w)
         xp.subtract(w, a, out=w)
 
@@ -148,6 +149,7 @@ class Nadam(_Moments):
     parameters have one ``Π``, as in MXNet. Dozat, "Incorporating Nesterov momentum into Adam", 2016.
     """
 
+    keyless = False
     elementwise = False  # another number of parameters is another product
 
     def __init__(
@@ -198,6 +200,7 @@ class FTML(Optimizer):
     learning", 2017.
     """
 
+    keyless = True
     state_names = ("d", "v", "z")
     divides_by_rate = True
 

@@ -19,6 +19,7 @@ class AdaGrad(Optimizer):
     Duchi, Hazan, Singer, "Adaptive subgradient methods for online learning and stochastic optimization", 2011.
     """
 
+    keyless = True
     state_names = ("history",)
 
     def __init__(self, eps: float = 1e-7, **options: Any) -> None:
@@ -27,7 +28,7 @@ class AdaGrad(Optimizer):
 
     def factors(self, key: Key, lr: float, wd: float) -> Factors:
         """Rate and what decay leaves."""
-        return {"lr": lr, "decay": lr * wd, "keep": 1.0 - lr * wd}
+        return {"lr": lr, "keep": 1.0 - lr * wd}
 
     def rule(self, xp: Any, w: Array, g: Array, state: State, a: Array, b: Array, **factors: Any) -> None:
         """One step of the formula of the class."""
@@ -39,7 +40,7 @@ class AdaGrad(Optimizer):
         xp.sqrt(b, out=b)
         xp.divide(a, b, out=a)
         xp.multiply(a, factors["lr"], out=a)
-        if used(factors["decay"]):
+        if used(factors["keep"], 1.0):
             xp.multiply(w, factors["keep"], out=w)
         xp.subtract(w, a, out=w)
 
@@ -101,6 +102,7 @@ class AdaDelta(Optimizer):
     g is clipped; there is no learning rate. Zeiler, "ADADELTA: an adaptive learning rate method", 2012.
     """
 
+    keyless = True
     state_names = ("acc_g", "acc_delta")
 
     def __init__(self, rho: float = 0.9, epsilon: float = 1e-5, **options: Any) -> None:
@@ -110,14 +112,14 @@ class AdaDelta(Optimizer):
 
     def factors(self, key: Key, lr: float, wd: float) -> Factors:
         """What decay leaves."""
-        return {"wd": wd, "keep": 1.0 - wd}
+        return {"keep": 1.0 - wd}
 
     def rule(self, xp: Any, w: Array, g: Array, state: State, a: Array, b: Array, **factors: Any) -> None:
         """One step of the formula of the class."""
         n, s = state["acc_g"], state["acc_delta"]
         self._rescaled(xp, g, a, self._scaled(1.0))
         self._move_square(xp, n, a, b)
-        if used(factors["wd"]):
+        if used(factors["keep"], 1.0):
             xp.multiply(w, factors["keep"], out=w)
         xp.add(s, self.epsilon, out=b)
         xp.sqrt(b, out=b)
@@ -144,6 +146,7 @@ class RMSProp(Optimizer):
     neural networks", 2013.
     """
 
+    keyless = True
     state_names = ("n", "g", "delta")
     default_lr = 0.001
 
@@ -203,6 +206,7 @@ class Ftrl(Optimizer):
     g is clipped. McMahan et al., "Ad click prediction: a view from the trenches", 2013.
     """
 
+    keyless = True
     state_names = ("z", "n")
     default_lr = 0.1
     divides_by_rate = True

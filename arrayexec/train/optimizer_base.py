@@ -43,9 +43,9 @@ def create(name: str | Optimizer, **options: Any) -> Optimizer:
     return made("optimizer", name, _registry, **options)
 
 
-def used(factor: Any) -> bool:
-    """Whether a factor matters: it is an array, or a number that is not zero."""
-    return not isinstance(factor, (int, float)) or factor != 0.0
+def used(factor: Any, idle: float = 0.0) -> bool:
+    """Whether a factor matters: it is an array, or a number that is not ``idle``."""
+    return not isinstance(factor, (int, float)) or factor != idle
 
 
 class Scratch:
@@ -89,6 +89,8 @@ class Optimizer:
     default_lr: ClassVar[float] = 0.01
     decays: ClassVar[tuple[str, ...]] = ("_weight", "_gamma")
     """How names of parameters end that decay."""
+    keyless: ClassVar[bool] = False
+    """Whether `factors` depends on rate, decay and count alone, not on which parameter it is."""
     divides_by_rate: ClassVar[bool] = False
     """Whether a rate of 0 means nothing."""
     flat: ClassVar[bool] = True
@@ -195,7 +197,7 @@ class Optimizer:
         Raises ShapeError where parameter and gradient differ.
         """
         self.check(key, weight, grad)
-        factors = self.next_factors(key)
+        (factors,) = self.next_factors([key])
         if factors is not None:
             self.step_one(weight, grad, state, scratch or Scratch(), factors)
 
@@ -208,13 +210,30 @@ class Optimizer:
                 f"{weight.shape}, but it {given}"
             )
 
-    def next_factors(self, key: Key) -> Factors | None:
-        """Count an update of a parameter; the factors of this update, None if it is frozen (its rate is times 0)."""
-        self._update_count(key)
-        lr = self._get_lr(key)
-        if lr == 0.0 and (self.divides_by_rate or self.learning_rate != 0.0):
-            return None
-        return self.factors(key, lr, self._get_wd(key))
+    def next_factors(self, keys: Sequence[Key]) -> list[Factors | None]:
+        """Count an update of these parameters, one after the other, and give their factors.
+
+        None for one that is frozen: its learning rate is multiplied by 0.
+        """
+        counts, known = self.update_counts, dict[tuple[float, float, int], Factors]()
+        found: list[Factors | None] = []
+        rate = self.learning_rate
+        own = type(self).__module__.partition(".")[0] == __name__.partition(".")[0]  # a user's class may look at the key
+        shares = self.keyless and own
+        for key in keys:
+            self._update_count(key)
+            if self.lr_scheduler is not None:
+                rate = self.learning_rate
+            lr, wd = rate * self._lr_multiplier(key), self._get_wd(key)
+            if lr == 0.0 and (self.divides_by_rate or rate != 0.0):
+                found.append(None)
+                continue
+            alike = lr, wd, counts[key]
+            factors = known.get(alike) if shares else None
+            if factors is None:
+                factors = known[alike] = self.factors(key, lr, wd)
+            found.append(factors)
+        return found
 
     def step_one(self, weight: Array, grad: Array, state: State, scratch: Scratch, factors: Factors) -> None:
         """`step` of one parameter, whatever its layout."""
@@ -347,15 +366,19 @@ class Optimizer:
         return default
 
     def _get_lr(self, key: Key) -> float:
-        rate = self.learning_rate
-        return rate * self._multiplier(key, self.lr_mult, "lr_mult", 1.0) if self.lr_mult or self.param_dict else rate
+        return self.learning_rate * self._lr_multiplier(key)
+
+    def _lr_multiplier(self, key: Key) -> float:
+        return self._multiplier(key, self.lr_mult, "lr_mult", 1.0) if self.lr_mult or self.param_dict else 1.0
 
     def _get_wd(self, key: Key) -> float:
         if not self.wd:
             return 0.0
         name = self._name(key)
         decays = not isinstance(name, str) or name.endswith(self.decays)
-        return self.wd * self._multiplier(key, self.wd_mult, "wd_mult", float(decays))
+        if self.wd_mult or self.param_dict:
+            return self.wd * self._multiplier(key, self.wd_mult, "wd_mult", float(decays))
+        return self.wd if decays else 0.0
 
 
 def norms(context: Context, arrays: Sequence[Array]) -> list[float]:

@@ -17,7 +17,7 @@ from ..context import Array, Context, context_of, copyto
 from ..executor import span
 from .optimizer_base import Factors, Key, Optimizer, Scratch, State
 
-_SMALL = 1 << 13  # elements of a stretch below which a call costs more than the numbers that it moves
+_SMALL = 1 << 16  # elements of a stretch below which a call costs more than the numbers that it moves
 _SMALL_GPU = 1 << 18
 Blocks = MutableMapping[Key, tuple[State, int]]
 """Flat states in which the states of a parameter lie, and where."""
@@ -66,20 +66,22 @@ class Run:
         for place, member in enumerate(self.members):
             mine = factors[member.number]
             if mine is not None:
-                if elementwise and mine == before:
+                if elementwise and (mine is before or mine == before):
                     found[-1] = found[-1][0], place + 1
                 else:
                     found.append((place, place + 1))
             before = mine
         held: tuple[int, int] | None = None
+        kind: Factors = {}
         for first, last in found:
             small = self.members[last - 1].stop - self.members[first].start < limit
-            if held is not None and small and held[1] == first and _kinds(self, factors, held[0], first):
+            mine = factors[self.members[first].number]
+            if held is not None and small and held[1] == first and _alike(mine or {}, kind):
                 held = held[0], last
                 continue
             if held is not None:
                 yield held
-            held = (first, last) if small else None
+            held, kind = ((first, last) if small else None), mine or {}
             if not small:
                 yield first, last
         if held is not None:
@@ -88,7 +90,7 @@ class Run:
     def _spread(self, first: int, last: int, found: Sequence[Factors]) -> Factors:
         """Factors of members as one: numbers where they are equal, else arrays."""
         same = found[0]
-        if all(one == same for one in found):
+        if all(one is same or one == same for one in found):
             return same
         mixed = dict(same)
         for name, value in same.items():
@@ -114,11 +116,9 @@ class Run:
         return vector
 
 
-def _kinds(run: Run, factors: Sequence[Factors | None], one: int, other: int) -> bool:
-    """Whether what is no number agrees, so that two members can be moved by one call."""
-    pair = [factors[run.members[place].number] or {} for place in (one, other)]
-    words = [[value for value in found.values() if isinstance(value, bool)] for found in pair]
-    return words[0] == words[1]
+def _alike(one: Factors, other: Factors) -> bool:
+    """Whether two parameters can be moved by one call: both get a whole step, or none does (`LBSGD`)."""
+    return one is other or one.get("moves") == other.get("moves")
 
 
 def runs_of(

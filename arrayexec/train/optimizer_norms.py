@@ -21,6 +21,7 @@ class LARS(SGD):
     "Large batch training of convolutional networks", 2017.
     """
 
+    keyless = False
     decays = ("_weight",)
     elementwise = False
 
@@ -56,10 +57,7 @@ class LARS(SGD):
                 w, g = next(lengths), next(lengths) * abs(self.rescale_grad)
                 if w > 0.0 and g > 0.0:
                     lr *= self.eta * w / (g + one["wd"] * w + self.eps)
-            decay = lr * one["wd"]
-            found.append(
-                {"rate": self._scaled(lr), "decay": decay, "keep": 1.0 - decay, "momentum": one["momentum"]}
-            )
+            found.append(self.moves(lr, lr * one["wd"], one["momentum"]))
         super().apply(context, weight, grad, state, scratch, found, parts, spread)
 
 
@@ -122,10 +120,7 @@ class LBSGD(SGD):
             lengths = norms(context, [array[part] for part in parts for array in (weight, grad)])
             for i, (one, w, g) in enumerate(zip(factors, lengths[::2], lengths[1::2], strict=True)):
                 rates[i] *= min(max(w / math.sqrt(g * g + one["wd"] * w * w + 1e-18), 0.01), 100.0)
-        found = [
-            {"rate": self._scaled(lr), "decay": lr * one["wd"], "keep": 1.0 - lr * one["wd"], "momentum": self.momentum}
-            for lr, one in zip(rates, factors, strict=True)
-        ]
+        found = [self.moves(lr, lr * one["wd"], self.momentum) for lr, one in zip(rates, factors, strict=True)]
         super().apply(context, weight, grad, state, scratch, found, parts, spread)
         if total is not None:
             total.fill(0)
@@ -140,6 +135,7 @@ class LAMB(Optimizer):
     learning", 2019.
     """
 
+    keyless = True
     state_names = ("mean", "var")
     default_lr = 0.001
     elementwise = False

@@ -14,6 +14,7 @@ from .random import generator
 class SGD(Optimizer):
     """``m = momentum·m − lr·(clip(g) + wd·w)``, ``w += m``. ``lazy_update`` is for sparse gradients: all are dense."""
 
+    keyless = True
     state_names: ClassVar[tuple[str, ...]] = ("momentum",)
 
     def __init__(self, momentum: float = 0.0, lazy_update: bool = True, **options: Any) -> None:
@@ -27,13 +28,19 @@ class SGD(Optimizer):
 
     def factors(self, key: Key, lr: float, wd: float) -> Factors:
         """Rate of the gradient, decay, momentum."""
-        return {"rate": self._scaled(lr), "decay": lr * wd, "keep": 1.0 - lr * wd, "momentum": self.momentum}
+        return self.moves(lr, lr * wd, self.momentum)
+
+    def moves(self, lr: float, decay: float, momentum: float) -> Factors:
+        """What `rule` needs."""
+        if self.momentum:
+            return {"rate": self._scaled(lr), "decay": decay, "momentum": momentum}
+        return {"rate": self._scaled(lr), "keep": 1.0 - decay}
 
     def rule(self, xp: Any, w: Array, g: Array, state: State, a: Array, b: Array, **factors: Any) -> None:
         """One step of the formula of the class."""
         self._rescaled(xp, g, a, factors["rate"])
         if "momentum" not in state:
-            if used(factors["decay"]):
+            if used(factors["keep"], 1.0):
                 xp.multiply(w, factors["keep"], out=w)
             xp.subtract(w, a, out=w)
             return
@@ -53,10 +60,10 @@ class ccSGD(SGD):
 
 @register
 class NAG(SGD):
-    """Looks ahead: with ``d = lr·(clip(g) + wd·w)`` it is ``w += momentum·(momentum·m − d) − d``, ``m = momentum·m − d``.
+    """Looks ahead: ``d = lr·(clip(g) + wd·w)``, ``w += momentum·(momentum·m − d) − d``, ``m = momentum·m − d``.
 
-    As in MXNet, the decay in the new ``m`` is that of the new ``w``. Nesterov's gradient as in Sutskever, Martens, Dahl,
-    Hinton, "On the importance of initialization and momentum in deep learning", 2013.
+    As in MXNet, the decay in the new ``m`` is that of the new ``w``. Nesterov's gradient as in Sutskever, Martens,
+    Dahl, Hinton, "On the importance of initialization and momentum in deep learning", 2013.
     """
 
     def __init__(self, momentum: float = 0.0, **options: Any) -> None:
@@ -119,6 +126,7 @@ class Signum(Optimizer):
     2018.
     """
 
+    keyless = True
     state_names = ("momentum",)
 
     def __init__(
@@ -161,6 +169,7 @@ class DCASGD(Optimizer):
     compensation", 2016.
     """
 
+    keyless = True
     state_names = ("momentum", "previous")
     copies = ("previous",)
 
@@ -199,6 +208,7 @@ class Test(Optimizer):
     """``w += rescale_grad·g``, and the state is a copy of ``w``: for tests of what stands around an optimizer."""
 
     __test__ = False  # it is none of pytest's
+    keyless = True
     state_names = ("weight",)
 
     def rule(self, xp: Any, w: Array, g: Array, state: State, a: Array, b: Array, **factors: Any) -> None:
