@@ -16,8 +16,8 @@ from typing import Any
 import numpy
 
 from ...attribute_text import read_dtype
-from ...context import Context, asnumpy, context_of, copyto, cpu, num_gpus
-from ...errors import ArgumentError, BackendUnavailableError, ContextError, ShapeError
+from ...context import Context, asnumpy, context_of, copyto, cpu
+from ...errors import ArgumentError, IndexRangeError, ShapeError
 from .imperative import call_of, compute, context_for, sorted_out
 from .refused import REFUSED_METHODS
 
@@ -255,7 +255,7 @@ class NDArray:
                 warnings.warn("copyto: an NDArray is copied to itself; nothing is done", RuntimeWarning, stacklevel=2)
                 return False
         else:
-            raise ArgumentError(f"copyto needs an NDArray or a Context, but was given a {type(other).__name__}")
+            raise ArgumentError(f"copyto needs an NDArray or a Context, but was given {other!r}")
         copyto(unwrap(target), self._raw)
         return target
 
@@ -335,7 +335,10 @@ class NDArray:
 
     def __getitem__(self, key: Any) -> Any:
         plain, basic = self._key(key)
-        found = self._raw[plain]
+        try:
+            found = self._raw[plain]
+        except IndexError as error:
+            raise IndexRangeError(f"an NDArray of shape {tuple(self._raw.shape)}: {error}") from None
         if not found.ndim:
             found = found.reshape(1)
         if not basic or not found.flags.c_contiguous:
@@ -343,8 +346,15 @@ class NDArray:
         return wrap(found, self._context)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        with numpy.errstate(invalid="ignore"):
-            self._raw[self._key(key)[0]] = self._value(value)
+        plain, given = self._key(key)[0], self._value(value)
+        try:
+            with numpy.errstate(invalid="ignore"):
+                self._raw[plain] = given
+        except IndexError as error:
+            raise IndexRangeError(f"an NDArray of shape {tuple(self._raw.shape)}: {error}") from None
+        except (TypeError, ValueError) as error:
+            shape = tuple(self._raw.shape)
+            raise ShapeError(f"assigning to elements of an NDArray of shape {shape}: {error}") from None
 
     def _key(self, key: Any) -> tuple[tuple[Any, ...], bool]:
         """The index as NumPy wants it, so that it gives an array; whether it takes no index arrays."""
@@ -497,14 +507,11 @@ class DeviceNDArray(NDArray):
 
 
 def new(shape: Sequence[int], dtype: Any, context: Context, zero: bool = False) -> Any:
-    """A new NDArray with arbitrary values, zeros when asked. Raises ContextError for a GPU that cannot be used."""
+    """A new NDArray with arbitrary values, zeros when asked. BackendUnavailableError for a GPU that cannot be used."""
     dims = tuple(shape)
     if context.device_type.startswith("cpu"):
         return wrap((numpy.zeros if zero else numpy.empty)(dims, dtype), context)
-    try:
-        return wrap(context.empty(dims, dtype, "input", zero=zero), context)
-    except BackendUnavailableError as error:
-        raise ContextError(f"{error} ({num_gpus()} GPUs can be used)") from None
+    return wrap(context.empty(dims, dtype, "input", zero=zero), context)
 
 
 def from_host(array: numpy.ndarray[Any, Any], context: Context) -> Any:

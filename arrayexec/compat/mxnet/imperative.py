@@ -14,7 +14,6 @@ from typing import Any
 import numpy
 
 from ...context import Context, context_of, copyto, current_context
-from ...dims import known
 from ...errors import ArgumentError, CompositionError, ContextError, ShapeError, near_miss
 from ...executor import inferred
 from ...registry import Form, Op, find_body, get_op, make_op, scratch_of, signature_of
@@ -47,9 +46,9 @@ class Call:
         source = user_source()
         missing = signature.arguments[len(arrays) :]
         if missing:
-            raise CompositionError(f"nd.{name}{place('', source)} needs the input '{missing[0]}'")
+            raise CompositionError(f"{op.form.name}{place(f'nd.{name}', source)} needs the input '{missing[0]}'")
         variables = [Variable(argument).heads[0] for argument in signature.arguments]
-        node = Node(op, name.lower().strip("_"), {}, tuple(variables), source)
+        node = Node(op, f"nd.{name}", {}, tuple(variables), source)
         symbol = Symbol(tuple((node, i) for i in range(len(signature.outputs))))
         shapes = {argument: tuple(array.shape) for argument, array in zip(signature.arguments, arrays, strict=True)}
         types = {argument: array.dtype for argument, array in zip(signature.arguments, arrays, strict=True)}
@@ -58,8 +57,6 @@ class Call:
         number = next(i for i, other in enumerate(graph.nodes) if other.op is not None)
         entries = graph.values(number)
         specs = [(found.shapes[entry], found.types[entry]) for entry in entries]
-        if not all(known(shape) for shape, _ in specs):
-            raise ShapeError(f"nd.{name}: the inputs do not say the shape of the output")
         made = specs[len(signature.arguments) :]
         self.known = found.known(number)
         self.outputs, self.hidden = made[: len(signature.outputs)], made[len(signature.outputs) :]
@@ -140,7 +137,7 @@ def call_of(name: str, arrays: Sequence[Raw], attributes: Mapping[str, Any], con
         key, found = None, None
     if found is None:
         cls = get_op(name)
-        where = place("", user_source())
+        where = place(f"nd.{name}", user_source())
         found = Call(make_op(name, attributes, where), name, arrays, context)
         if key is not None and not cls.rest:
             if len(_calls) >= _MANY_CALLS:

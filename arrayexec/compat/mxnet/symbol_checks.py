@@ -208,21 +208,25 @@ def check_consistency(
     best = executors[int(np.argmax(sizes))]
     heads = [np.array(out.asnumpy(), np.float64) for out in best.outputs]
     truth = {name: out.asnumpy() for name, out in best.output_dict.items()} | dict(ground_truth or {})
-    for executor in executors:
-        if grad_req != "null":
-            kinds = [unwrap(out).dtype for out in executor.outputs]
-            given = [array(head, executor.context, kind) for head, kind in zip(heads, kinds, strict=True)]
-            executor.backward(given)
+    right = list(truth.values())
+    if grad_req != "null":
+        _backward(executors, heads)
+        right += [gradient.asnumpy() for gradient in best.grad_arrays if gradient is not None]
     for executor in executors:
         found = {name: out.asnumpy() for name, out in executor.output_dict.items()}
-        right: dict[str, Any] = dict(truth)
         if grad_req != "null":
             found |= {f"grad of {n}": g.asnumpy() for n, g in executor.grad_dict.items() if g is not None}
-            right |= {f"grad of {n}": g.asnumpy() for n, g in best.grad_dict.items() if g is not None}
-        for name, value in found.items():
+        for (name, value), wanted in zip(found.items(), right, strict=True):
             wide = rtol if rtol is not None else tol if isinstance(tol, float) else get_rtol(None, value.dtype) * 10
-            text = mismatch(value, np.asarray(right[name], value.dtype), wide, atol if atol is not None else wide,
-                            equal_nan, (f"{name} on {executor.context}", "the most precise"))  # fmt: skip
+            words = f"{name} on {executor.context}", "the most precise"
+            near = atol if atol is not None else wide
+            text = mismatch(value, np.asarray(wanted, value.dtype), wide, near, equal_nan, words)
             if text and raise_on_err:
                 raise AssertionError(text)
     return truth
+
+
+def _backward(executors: Sequence[Any], heads: Sequence[Any]) -> None:
+    for executor in executors:
+        kinds = [unwrap(out).dtype for out in executor.outputs]
+        executor.backward([array(h, executor.context, kind) for h, kind in zip(heads, kinds, strict=True)])
