@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..comm import Communicator
 from ..context import asnumpy
 from ..errors import ArgumentError, CheckpointError
 from ..parallel.executor_manager import DataParallelExecutorManager
@@ -46,6 +47,10 @@ class _Trained(NamedTuple):
     updater: Any
 
 
+def _comm(parts: list[_Trained]) -> Communicator | None:
+    return parts[0].manager.comm if parts else None
+
+
 def _models(model: Any) -> list[Any]:
     return list(model) if isinstance(model, (list, tuple)) else [model]
 
@@ -73,7 +78,7 @@ def _kept_inputs(model: Any) -> list[list[Any]]:
 def _state(model: Any, updater: Any, data: Any, metric: Any, position: Position) -> dict[str, Any]:
     """All that a file holds; collective with ranks."""
     parts = _trained(model, updater)
-    comm = parts[0].manager.comm
+    comm = _comm(parts)
     own = {
         "parts": [own_state(part.manager) for part in parts],
         "data": _data_state(data),
@@ -114,7 +119,7 @@ def _numbers(thing: Any) -> dict[str, Any]:
 
 def _restore(found: Mapping[str, Any], where: str, model: Any, updater: Any, data: Any, metric: Any) -> Position:
     parts = _trained(model, updater)
-    comm = parts[0].manager.comm
+    comm = _comm(parts)
     rank, size = (0, 1) if comm is None else (comm.rank, comm.size)
     version = found.get("checkpoint") if isinstance(found, Mapping) else None
     if version != _VERSION:
@@ -184,7 +189,7 @@ def save(
     of the training. ``epoch``, ``batch``: the number of the epoch, and of its batches that are done. ``extra``: nested
     dicts and lists of arrays and plain values. Raises OSError, CheckpointError for what a file cannot hold.
     """
-    comm = _trained(model, updater)[0].manager.comm
+    comm = _comm(_trained(model, updater))
     save_together(comm, path, _state(model, updater, data, metric, Position(epoch, batch, extra)))
 
 
@@ -194,7 +199,7 @@ def resume(path: Path, model: Any, updater: Any = None, data: Any = None, metric
     The model must be bound and have its optimizer. With another number of devices or ranks auxiliary states are the
     means of all. Raises OSError, CheckpointError for a file that is damaged or does not fit.
     """
-    comm = _trained(model, updater)[0].manager.comm
+    comm = _comm(_trained(model, updater))
     where = os.fspath(path)
     return _restore(from_bytes(read_together(comm, path), where), where, model, updater, data, metric)
 
@@ -240,7 +245,7 @@ class Checkpoints:
         extra: Any = None,
     ) -> str:  # fmt: skip
         """Write the next checkpoint, see `save`, and then remove those that are too many; its path."""
-        comm = _trained(model, updater)[0].manager.comm
+        comm = _comm(_trained(model, updater))
         path: str = by_rank_0(comm, self._next, "checkpoint")
         save(path, model, updater, data, metric, epoch, batch, extra)
         by_rank_0(comm, self._tidy, "checkpoint")
@@ -267,7 +272,7 @@ class Checkpoints:
 
         Warns of newer ones that are damaged. Raises CheckpointError where all are, or where it does not fit the model.
         """
-        comm = _trained(model, updater)[0].manager.comm
+        comm = _comm(_trained(model, updater))
         path = by_rank_0(comm, self.latest, "checkpoint")
         return None if path is None else resume(path, model, updater, data, metric)
 

@@ -70,6 +70,10 @@ class PythonModule(BaseModule):
         self._output_shapes = self._compute_output_shapes()
         self.binded = True
 
+    def trained_parts(self) -> list[tuple[Any, Any]]:
+        """There are none."""
+        return []
+
     def _compute_output_shapes(self) -> list[tuple[str, tuple[int, ...]]]:
         """Name and shape of every output, from `data_shapes`."""
         raise self._is_missing("_compute_output_shapes")

@@ -200,6 +200,10 @@ class SequentialModule(BaseModule):
         for module in self._chain("install_monitor", "binded"):
             module.install_monitor(mon)
 
+    def trained_parts(self) -> list[tuple[Any, Any]]:
+        """Those of all modules."""
+        return [part for module in self._chain("checkpoint", "binded") for part in module.trained_parts()]
+
     def _before_inference(self) -> None:
         for module in self._modules:
             module._before_inference()

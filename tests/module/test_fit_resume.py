@@ -153,3 +153,40 @@ def test_inputs_that_are_kept_from_batch_to_batch(tmp_path: Path) -> None:
     ax.checkpoint.save(tmp_path / "a", first)
     ax.checkpoint.resume(tmp_path / "a", second)
     assert np.array_equal(second.get_states()[0], kept)
+
+
+@pytest.mark.parametrize("stop", [3, 7])
+def test_a_chain_of_modules(tmp_path: Path, stop: int) -> None:
+    def train(watch: Watch, seed: int = 5, **options: Any) -> Any:
+        ax.random.seed(seed)
+        data = ax.sym.Variable("data")
+        first = ax.sym.Dropout(ax.sym.FullyConnected(data, num_hidden=8, name="first"), p=0.3, name="drop")
+        last = ax.sym.SoftmaxOutput(ax.sym.FullyConnected(data, num_hidden=3, name="last"), name="softmax")
+        chain = ax.mod.SequentialModule()
+        chain.add(ax.mod.Module(first, label_names=None)).add(ax.mod.Module(last), take_labels=True, auto_wiring=True)
+        chain.fit(images(), optimizer=RULES["adam"](), num_epoch=2, batch_end_callback=watch, **options)
+        return chain
+
+    whole = train(Watch()).get_params()[0]
+    with pytest.raises(Stopped):
+        train(Watch(stop), checkpoint=Checkpoints(tmp_path, every=1))
+    again = train(Watch(), 6, checkpoint=Checkpoints(tmp_path, every=1), resume=True)
+    same(again.get_params()[0], whole)
+
+
+def test_values_for_buckets_that_have_not_come_yet(tmp_path: Path) -> None:
+    def made() -> Any:
+        module = ax.mod.BucketingModule(sentence_net, 8)
+        module.bind([("data", (6, 8))], [("softmax_label", (6, 8))])
+        module.init_params(ax.init.Xavier())
+        return module
+
+    first, second = made(), made()
+    arg_params, _ = first.get_params()
+    short = {"short_weight": np.full((20, 5), 2, np.float32), "short_bias": np.full(20, 3, np.float32)}
+    first.set_params({**arg_params, **short}, {})
+    ax.checkpoint.save(tmp_path / "a", first)
+    ax.checkpoint.resume(tmp_path / "a", second)
+    second.switch_bucket(4, [("data", (6, 4))], [("softmax_label", (6, 4))])
+    found = second.get_params()[0]
+    assert all(np.array_equal(found[name], value) for name, value in {**arg_params, **short}.items())
