@@ -76,6 +76,11 @@ class ResizeIter(_Wrapper):
         if self.reset_internal:
             self.data_iter.reset()
 
+    def hard_reset(self) -> None:
+        """Begin an epoch, without rows that the iterator inside has held over."""
+        self.cur = 0
+        getattr(self.data_iter, "hard_reset", self.data_iter.reset)()
+
     def iter_next(self) -> bool:
         """Move to the next batch; False after ``size`` of them."""
         if self.cur >= self.size:
@@ -229,6 +234,12 @@ class PrefetchingIter(_Wrapper):
         self._stop()
         for iterator in self.iters:
             iterator.reset()
+
+    def hard_reset(self) -> None:
+        """Drop what was drawn ahead; every iterator goes to a beginning without rows that it has held over."""
+        self._stop()
+        for iterator in self.iters:
+            getattr(iterator, "hard_reset", iterator.reset)()
 
     def iter_next(self) -> bool:
         """Move to the next batch; False at the end of the epoch.

@@ -79,8 +79,9 @@ def test_bug_521_a_batch_may_be_all_rows():
     assert rows(ten(10)) == [(list(range(10)), 0)]
 
 
-def test_bug_5690_rows_held_over_are_forgotten_by_hard_reset():
-    iterator = ten(last_batch_handle="roll_over")
+@pytest.mark.parametrize("around", [lambda inner: inner, io.PrefetchingIter, lambda inner: io.ResizeIter(inner, 2)])
+def test_bug_5690_rows_held_over_are_forgotten_by_hard_reset(around):
+    iterator = around(ten(last_batch_handle="roll_over"))
     rows(iterator)
     iterator.reset()
     iterator.hard_reset()  # what prediction does before it reads
