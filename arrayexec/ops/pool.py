@@ -142,7 +142,7 @@ class Pooling(Op):
         whole = self._whole(sizes)
         kind, sums, none = s.dtype("data"), wide(s.dtype("data")), (0,)
         block = math.prod(_block(images, channels, sizes)) * (most and not whole)
-        large, small = math.prod(sizes) * block, math.prod(split(s.out, self._last)[2]) * block
+        large, small = math.prod(self._in_phases(sizes)) * block, math.prod(split(s.out, self._last)[2]) * block
         return {
             "total": (s.out if sums != kind and not most else none, sums),
             "sums": (s.data if sums != kind and not most and not (whole and not lp) else none, sums),
@@ -245,18 +245,36 @@ class Pooling(Op):
     ) -> None:
         """Gradient of max for a block, seen as (…, images, channels): so every pass has long lines."""
         x, y, arriving, item, dx, now, free = room
-        for target, source in ((x, data), (y, out), (arriving, dout)):
-            xp.copyto(target, source)
+        xp.copyto(y, out)
+        xp.copyto(arriving, dout)
+        strides = [stride for _, stride, _ in self._axes(data.shape[:-2])]
+        phases = list(combinations(*map(range, strides)))
+        for phase in phases:
+            source = data[tuple(slice(i, None, stride) for i, stride in zip(phase, strides, strict=True))]
+            xp.copyto(x[phase][tuple(map(slice, source.shape))], source)
         dx.fill(0)
         free.fill(True)
         for there, here in self._places(data.shape[:-2], out.shape[:-2]):
-            there, here = there[1:], here[1:]
+            there, spans = there[1:], list(zip(here[1:], strides, strict=True))
+            here = (*(span.start % stride for span, stride in spans),
+                    *(slice(span.start // stride, (span.stop - 1) // stride + 1) for span, stride in spans))  # fmt: skip
             xp.equal(x[here], y[there], out=now[there])
             xp.logical_and(now[there], free[there], out=now[there])
             xp.logical_xor(free[there], now[there], out=free[there])
             xp.multiply(arriving[there], now[there], out=item[there])
             xp.add(dx[here], item[there], out=dx[here])
-        xp.copyto(ddata, dx)
+        for phase in phases:
+            target = ddata[tuple(slice(i, None, stride) for i, stride in zip(phase, strides, strict=True))]
+            xp.copyto(target, dx[phase][tuple(map(slice, target.shape))])
+
+    def _in_phases(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        """Dims of data whose lines are sorted by their place modulo the stride: what a window's place meets is in line.
+
+        The strides, then how many lines each of them has.
+        """
+        axes = self._axes(sizes)
+        strides = tuple(stride for _, stride, _ in axes)
+        return (*strides, *(-(-size // stride) for size, stride in zip(sizes, strides, strict=True)))
 
     def _planes(self, images: Array, channels: slice) -> Array:
         """Some channels of images as (…, images, channels)."""
@@ -268,13 +286,13 @@ class Pooling(Op):
     ) -> Iterator[tuple[slice, slice, tuple[Array, ...]]]:
         """Images and channels that are gone through at once, with scratch for them."""
         images, channels, sizes = split(shape, self._last)
-        outs, block = split(out, self._last)[2], _block(images, channels, sizes)
+        outs, block, phased = split(out, self._last)[2], _block(images, channels, sizes), self._in_phases(sizes)
         for n, c in combinations(range(0, images, block[0]), range(0, channels, block[1])):
             counts = min(block[0], images - n), min(block[1], channels - c)
-            large, small = math.prod(sizes) * math.prod(counts), math.prod(outs) * math.prod(counts)
-            rooms = [lines[:large].reshape(*sizes, *counts)]
+            large, small = math.prod(phased) * math.prod(counts), math.prod(outs) * math.prod(counts)
+            rooms = [lines[:large].reshape(*phased, *counts)]
             rooms += [lines[large + i * small :][:small].reshape(*outs, *counts) for i in range(2)]
-            rooms += [part[:small].reshape(*outs, *counts), part[small:][:large].reshape(*sizes, *counts)]
+            rooms += [part[:small].reshape(*outs, *counts), part[small:][:large].reshape(*phased, *counts)]
             rooms += [marks[:small].reshape(*outs, *counts) for marks in (hit, left)]
             yield slice(n, n + counts[0]), slice(c, c + counts[1]), tuple(rooms)
 
@@ -324,8 +342,8 @@ def lowest(xp: Any, dtype: Any) -> Any:
 
 
 def _block(images: int, channels: int, sizes: tuple[int, ...]) -> tuple[int, int]:
-    """Images and channels that the gradient of max goes through at once: about 2¹⁸ values."""
-    planes = max(16, (1 << 18) // max(1, math.prod(sizes)))
+    """Images and channels that the gradient of max goes through at once: about 2¹⁷ values."""
+    planes = max(8, (1 << 17) // max(1, math.prod(sizes)))
     count = max(1, min(channels, planes))
     return max(1, min(images, planes // count)), count
 
