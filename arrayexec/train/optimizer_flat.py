@@ -162,12 +162,12 @@ def _allocate(
     flat = {name: context.zeros((size,), kind, "state") for name in names}
     for one in members:
         key, weight = keys[one.number], weights[one.number]
-        states[key] = {name: array[one.start : one.stop].reshape(weight.shape) for name, array in flat.items()}
-        blocks[key] = flat, one.start
-        for name, array in states[key].items():
+        state = {name: array[one.start : one.stop].reshape(weight.shape) for name, array in flat.items()}
+        for name, array in state.items():
             if optimizer.starts_as_copy(name):
                 copyto(array, weight)
-        first_values(key, states[key])
+        first_values(key, state)
+        states[key], blocks[key] = state, (flat, one.start)
     return flat
 
 

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from arrayexec import files, sym
-from arrayexec.train import initializer, lr_scheduler, metric, optimizer, rnn
+from arrayexec.train import initializer, lr_scheduler, metric, rnn
 from arrayexec.train.monitor import Monitor
 from tests.errors.recorder import PACKAGE, Recorder, checks_of
 
-# Those of test_loss_scale_errors.py, test_parallelize_errors.py and test_data_errors.py.
+# Those of test_loss_scale_errors.py, test_parallelize_errors.py, test_data_errors.py and test_rules_errors.py.
 OTHERS = (
     "loss_scale model_helper model_optimizer batch bucket_io io sampler recordio image augment record_augment image_codec "
-    "mxnet_states"
+    "mxnet_states state_files optimizer optimizer_base optimizer_adaptive optimizer_norms metric_classes"
 )
 OTHER_FILES = {PACKAGE / "train" / f"{name}.py" for name in OTHERS.split()}
 OTHER_FILES |= set((PACKAGE / "train").glob("io_*.py"))
@@ -58,44 +58,12 @@ cases(
     metric_samples=updated("acc", zeros(3), zeros(2, 3)),
     metric_class=updated("ce", np.array([0, 3]), np.ones((2, 3))),
     metric_number=lambda: metric.create(["acc", "ce"]).get_metric(2),
-    metric_top_one=lambda: metric.create("top_k_accuracy"),
-    metric_average=lambda: metric.create("f1", average="mean"),
-    metric_no_score=lambda: type("Half", (metric._Averaged,), {"width": 1})().score(1.0),
     metric_no_distance=lambda: metric._UpdateMean().distance(zeros(2)),
 )
 
-# --- optimizers and learning rates -----------------------------------------------------------------------------------
-
-
-def states(**changed: Any) -> dict[str, Any]:
-    """What an updater of Adam has saved for one parameter, with changes."""
-    updater = optimizer.get_updater(optimizer.create("adam"))
-    updater("w", zeros(3), zeros(3))
-    return updater.get_states() | changed
-
-
-def restored(name: str, saved: dict[str, Any], size: int = 3) -> None:
-    updater = optimizer.get_updater(optimizer.create(name))
-    updater.set_states(saved)
-    updater("w", zeros(size), zeros(size))
-
-
-def scheduled() -> optimizer.Optimizer:
-    return optimizer.create("sgd", lr_scheduler=lr_scheduler.FactorScheduler(5))
-
+# --- learning rates --------------------------------------------------------------------------------------------------
 
 cases(
-    optimizer_name=lambda: optimizer.create("adma"),
-    optimizer_option=lambda: optimizer.create("sgd", momentun=0.9),
-    optimizer_no_rule=lambda: optimizer.Optimizer().update("w", zeros(2), zeros(2), {}),
-    optimizer_gradient=lambda: optimizer.create("sgd").update("w", zeros(2), zeros(3), {}),
-    optimizer_no_gradient=lambda: optimizer.create("sgd").update("w", zeros(2), None, {}),
-    optimizer_scheduled=lambda: scheduled().set_learning_rate(0.1),
-    updater_bytes=lambda: restored("adam", b"states"),
-    updater_incomplete=lambda: restored("adam", {"optimizer": "adam"}),
-    updater_optimizer=lambda: restored("sgd", states()),
-    updater_state=lambda: restored("adam", states(states={"w": {"mean": zeros(3)}})),
-    updater_shape=lambda: restored("adam", states(), size=4),
     rate_warmup=lambda: lr_scheduler.FactorScheduler(5, base_lr=0.1, warmup_steps=2, warmup_begin_lr=0.2),
     rate_warmup_mode=lambda: lr_scheduler.FactorScheduler(5, warmup_mode="linar"),
     rate_step=lambda: lr_scheduler.FactorScheduler(0),

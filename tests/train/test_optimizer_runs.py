@@ -9,7 +9,7 @@ import pytest
 
 import arrayexec as ax
 from arrayexec.context import asnumpy, copyto
-from arrayexec.errors import AttributeValueError, ShapeError
+from arrayexec.errors import AttributeValueError, CheckpointError, ShapeError
 from arrayexec.executor import allocate_segment, span
 from arrayexec.train import lr_scheduler, optimizer
 from tests.strict_device import strict
@@ -281,6 +281,15 @@ def test_a_wrong_gradient_stops_all():
     with pytest.raises(ShapeError, match=r"gradient of 'a_bias' must have the shape \(33,\)"):
         updater.update_all(names, [grads["a_weight"], grads["b_beta"]], [weights[name] for name in names])
     assert not weights["a_weight"].any() and not updater.optimizer.update_counts
+
+
+def test_states_that_do_not_fit_are_refused_again_and_again():
+    updater, other = make("adam"), make("adam")
+    updater.update_all(["w"], [numpy.ones(3)], [numpy.ones(3)])
+    other.set_states(updater.get_states())
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match="saved mean of 'w'"):
+            other.update_all(["w"], [numpy.ones(4)], [numpy.ones(4)])
 
 
 def test_no_parameters():
