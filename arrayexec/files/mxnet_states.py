@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import pickletools
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ _LITERALS = frozenset(
     "INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8 "
     "STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES BINBYTES8 BYTEARRAY8".split()
 )
-_KINDS = "biufc"
+_NUMBERS = re.compile(r"[<>|=]?[biufc]\d\d?")
 
 
 class _Name(NamedTuple):
@@ -74,7 +75,7 @@ def _state(source: Source, key: Any, value: Any, depth: int) -> Any:
         value = value.value
     if value is None or isinstance(value, (int, float, numpy.ndarray)):
         return value
-    if isinstance(value, (tuple, list)) and depth < 4 and len(value) < 16:
+    if type(value) in (tuple, list) and depth < 4 and len(value) < 16:
         return tuple(_state(source, key, part, depth + 1) for part in value)
     source.fail(f"the state of {key!r} must be arrays and numbers, but part of it is {type(value).__name__}")
 
@@ -93,7 +94,7 @@ def _plain(source: Source, value: Any, depth: int) -> Any:
         return _attributes(source, value, depth) if value.name.module.startswith(_OPTIMIZER) else value.value
     if isinstance(value, dict):
         return {key: _plain(source, item, depth + 1) for key, item in value.items()}
-    if isinstance(value, (tuple, list)):
+    if type(value) in (tuple, list):
         return type(value)(_plain(source, item, depth + 1) for item in value)
     if value is None or isinstance(value, (bool, int, float, str, numpy.ndarray)):
         return value
@@ -276,10 +277,9 @@ def _bytes(source: Source, text: Any, coding: Any = None) -> bytes:
 
 
 def _dtype(source: Source, text: Any, *_: Any) -> _Object:
-    kind = numpy.dtype(text) if isinstance(text, str) and len(text) < 8 else None
-    if kind is None or kind.kind not in _KINDS:
+    if not isinstance(text, str) or not _NUMBERS.fullmatch(text):
         source.fail(f"the element type of an array must be of numbers, but it is {str(text)[:40]!r}")
-    return _Object(_Name("numpy", "dtype"), kind)
+    return _Object(_Name("numpy", "dtype"), numpy.dtype(text))
 
 
 def _build_numpy(source: Source, made: _Object, state: Any) -> Any:

@@ -286,6 +286,7 @@ cases(
     states_objects=states(b"cnumpy\ndtype\n(S'O8'\ntR."),
     states_untyped=states(b"cnumpy.core.multiarray\nscalar\n(I5\nI5\ntR."),
     states_optimizer_holds=states(optimizer(b"S'a'\nC\x01bs")),
+    states_optimizer_names=states(optimizer(b"S'a'\ncmxnet.optimizer\nSGD\ns")),
     states_optimizer_deep=states(optimizer(b"S'a'\n" + b"(" * 10 + b"l" * 10 + b"s")),
     states_record=states(b"(dI0\ncmxnet.ndarray\nNDArray\n(NtR(dS'handle'\nC\x04\x21\0\0\0sbs."),
 )
