@@ -33,6 +33,15 @@ def _named(names: Sequence[str], given: Any, who: str, ctx: Context, dtype: Any)
     return found
 
 
+def _states(sym: Any, given: Any, arguments: Mapping[str, Any], who: str, ctx: Context) -> dict[str, Any]:
+    """Auxiliary states by name, in the types that follow from those of the arguments."""
+    names = sym.list_auxiliary_states()
+    found = _named(names, given, who, ctx, np.float64)
+    kinds = sym.infer_type(**{name: unwrap(value).dtype for name, value in arguments.items()})[2]
+    types = dict(zip(names, kinds or (), strict=False))
+    return {name: value.astype(types.get(name, np.float32)) for name, value in found.items()}
+
+
 def _host(value: Any) -> Any:
     plain = unwrap(value)
     return asnumpy(plain) if hasattr(plain, "shape") else plain
@@ -60,7 +69,7 @@ def check_symbolic_forward(
     """Compare the outputs of a symbol with those ``expected`` (a list, or a dict by name); gives them."""
     context, who = ctx or current_context(), "check_symbolic_forward"
     arguments = _named(sym.list_arguments(), location, who, context, dtype)
-    states = _named(sym.list_auxiliary_states(), aux_states, who, context, np.float32)
+    states = _states(sym, aux_states, arguments, who, context)
     outputs: list[Any] = sym.bind(context, args=arguments, aux_states=states, grad_req="null").forward(is_train=False)
     wanted = [expected[name] for name in sym.list_outputs()] if isinstance(expected, Mapping) else expected
     for name, value, out in zip(sym.list_outputs(), wanted, outputs, strict=True):
@@ -80,7 +89,7 @@ def check_symbolic_backward(
     context, who = ctx or current_context(), "check_symbolic_backward"
     names = sym.list_arguments()
     arguments = _named(names, location, who, context, dtype)
-    states = _named(sym.list_auxiliary_states(), aux_states, who, context, np.float32)
+    states = _states(sym, aux_states, arguments, who, context)
     wanted = _named(names, expected, who, context, dtype)
     before = {name: _rng.normal(size=value.shape) for name, value in wanted.items()}
     gradients = {name: array(value, context, dtype) for name, value in before.items()}
@@ -157,7 +166,7 @@ def check_numeric_gradient(
         raise ArgumentError(f"{who}: dtype must be a type of real numbers, but it is {kind}")
     names = sym.list_arguments()
     arguments = _named(names, location, who, context, kind)
-    states = _named(sym.list_auxiliary_states(), aux_states, who, context, np.float32)
+    states = _states(sym, aux_states, arguments, who, context)
     floats = [name for name in arguments if unwrap(arguments[name]).dtype.kind == "f"]
     asked = dict.fromkeys(floats if grad_nodes is None else grad_nodes, "write")
     asked |= grad_nodes if isinstance(grad_nodes, Mapping) else {}
