@@ -20,7 +20,7 @@ from ..comm import Communicator
 from ..context import asnumpy
 from ..errors import ArgumentError, CheckpointError
 from ..parallel.executor_manager import DataParallelExecutorManager
-from ..parallel.manager_state import common_state, own_state, restore_state
+from ..parallel.manager_state import check_state, common_state, own_state, restore_state
 from ..streams import current_seed, seed
 from ..train.state_files import from_bytes, to_bytes
 from .together import by_rank_0, gather_bytes, read_together, save_together
@@ -133,13 +133,15 @@ def _restore(found: Mapping[str, Any], where: str, model: Any, updater: Any, dat
     if any(mine["inputs"]) and not same:
         counts = f"{len(ranks)}, as the file has, but it is {size}"
         raise CheckpointError(f"{where}: with inputs kept between batches the number of ranks must be {counts}")
-    for part, optimizer in zip(parts, found["optimizers"], strict=True):
+    for part, common, optimizer in zip(parts, held, found["optimizers"], strict=True):
+        check_state(part.manager, common)
         if part.updater is not None and optimizer is None:
             raise CheckpointError(f"{where}: there is an optimizer, but the file has no state of one")
-    for part, common, own, optimizer in zip(parts, held, mine["parts"], found["optimizers"], strict=True):
-        restore_state(part.manager, common, own if same else None)
+    for part, optimizer in zip(parts, found["optimizers"], strict=True):
         if part.updater is not None:
             _restore_optimizer(part.updater, optimizer)
+    for part, common, own in zip(parts, held, mine["parts"], strict=True):
+        restore_state(part.manager, common, own if same else None)
     seed(found["seed"])
     for one, inputs in zip(_models(model), mine["inputs"], strict=True):
         if hasattr(one, "params_initialized"):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..context import asnumpy, copyto
-from ..errors import CheckpointError, ShapeError, UnknownNameError, near_miss
+from ..errors import CheckpointError, near_miss
 from ..executor import note_write
 from .executor_manager import DataParallelExecutorManager
 
@@ -42,24 +42,28 @@ def own_state(manager: DataParallelExecutorManager) -> dict[str, Any]:
     }
 
 
+def check_state(manager: DataParallelExecutorManager, common: Mapping[str, Any]) -> None:
+    """Raises CheckpointError, naming what is missing or does not fit, where `common_state` is of another symbol."""
+    for kind in ("parameters", "aux"):
+        given, held = common[kind], getattr(manager._replicas.lead, kind)
+        for name, array in held.items():
+            if name not in given or tuple(given[name].shape) != tuple(array.shape):
+                there = f"has {given[name].shape}" if name in given else f"is not there{near_miss(name, given)}"
+                raise CheckpointError(f"checkpoint: '{name}' must have the shape {tuple(array.shape)}, but it {there}")
+        stranger = next((name for name in given if name not in held), None)
+        if stranger is not None and manager.sym_gen is None:  # else a bucket may bring it
+            near = near_miss(stranger, held)
+            raise CheckpointError(f"checkpoint: the symbol must have all {kind} there, but has no '{stranger}'{near}")
+
+
 def restore_state(
     manager: DataParallelExecutorManager, common: Mapping[str, Any], own: Mapping[str, Any] | None
 ) -> None:
     """Go on from what `common_state` and, with as many ranks and devices, `own_state` gave; collective with ranks.
 
-    Raises CheckpointError, before anything is changed, naming what is missing or does not fit.
+    `check_state` comes before.
     """
-    lead = manager._replicas.lead
-    for kind in ("parameters", "aux"):
-        given = common[kind]
-        for name, array in getattr(lead, kind).items():
-            if name not in given or tuple(given[name].shape) != tuple(array.shape):
-                there = f"has {given[name].shape}" if name in given else f"is not there{near_miss(name, given)}"
-                raise CheckpointError(f"checkpoint: '{name}' must have the shape {tuple(array.shape)}, but it {there}")
-    try:
-        manager.set_params(common["parameters"], common["aux"])
-    except (UnknownNameError, ShapeError) as error:
-        raise CheckpointError(f"checkpoint: it does not fit the symbol: {error}") from error
+    manager.set_params(common["parameters"], common["aux"])
     manager.step = int(common["step"])
     manager._moved = True  # the states of devices may differ
     if own is None or own["devices"] != len(manager.stores):
