@@ -8,6 +8,7 @@ import functools
 import os
 import re
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -50,18 +51,37 @@ def blas_threads() -> int | None:
     return None if found is None else int(found[1]())
 
 
+_chosen = False  # whether somebody has said how many threads there are to be
+
+
 def set_num_threads(count: int) -> bool:
     """Let one matrix product use ``count`` threads from now on; False where NumPy's BLAS does not let itself be told.
 
+    Without this call plans of small products use one thread (`one_thread_for`), all others as many as NumPy's BLAS takes.
     Raises ArgumentError unless ``count`` is a whole number of at least 1.
     """
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ArgumentError(f"set_num_threads: the count must be a whole number of at least 1, but it is {count!r}")
+    global _chosen
+    _chosen = True
+    return share_threads(count)
+
+
+def share_threads(count: int) -> bool:
+    """`set_num_threads` as a default, not as somebody's choice."""
     found = _openblas()
-    if found is None:
-        return False
-    found[0](count)
-    return True
+    if found is not None:
+        found[0](count)
+    return found is not None
+
+
+def one_thread_for(operations: float) -> AbstractContextManager[object]:
+    """Inside, one thread a product where the largest has few ``operations`` and nobody has chosen a number of threads.
+
+    A product of 2^25 operations takes one thread half a millisecond. A second thread saves half of that on idle cores; where
+    another process has the core, the first one waits for the second until the system gives it a turn: 8 ms on Linux.
+    """
+    return limited_blas(1) if operations < 2**25 and not _chosen else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
@@ -71,8 +91,8 @@ def limited_blas(count: int) -> Iterator[bool]:
     if before is None or before == count:
         yield before == count
         return
-    set_num_threads(count)
+    share_threads(count)
     try:
         yield True
     finally:
-        set_num_threads(before)
+        share_threads(before)

@@ -16,7 +16,7 @@ import numpy
 
 from .. import context
 from ..errors import BackendUnavailableError, CollectiveError, RendezvousError
-from ..threads import cores, set_num_threads
+from ..threads import cores, share_threads
 from .base import FIRST_STEP_FACTOR, Array, Communicator, check_summable, host_buffer, named, to_json
 from .guard import Guard, Operation
 from .local import LocalCommunicator
@@ -172,7 +172,7 @@ class MPICommunicator(Communicator):
         self.local_rank = hosts[: self.rank].count(hosts[self.rank])
         self.local_size = hosts.count(hosts[self.rank])
         if self.local_size > 1 and whole is None:  # ranks share the cores: a larger product waits for itself
-            set_num_threads(max(1, cores() // self.local_size))
+            share_threads(max(1, cores() // self.local_size))
 
     def _doing(self) -> str:
         """What the program is doing, and where these are some of the ranks, which."""

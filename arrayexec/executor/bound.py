@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from ..plan.memory import times
 from ..plan.record import Plan, Step
 from ..registry import find_body
 from ..streams import RunPosition, Stream
+from ..threads import one_thread_for
 from .parts import Binding
 
 Array = Any
@@ -110,6 +112,7 @@ class BoundPlan:
         self.forward_part = self._part("forward", "update")
         self._repeated_part = self._part("forward")
         self.backward_part = self._part("backward")
+        self._largest = self._largest_product()
         self._ready = [(i + 1, step.ready) for i, step in enumerate(self.backward_part[1]) if step.ready]
 
     def value(self, name: str) -> Array | None:
@@ -146,6 +149,15 @@ class BoundPlan:
         context = self.context(step.writes[0])
         bound = (self._bound(binding, step.node, context) for binding in step.bindings)
         return Meeting(op, step.kind, dict(zip(getattr(op.form, step.kind).parameters, bound, strict=True)))
+
+    def _largest_product(self) -> float:
+        """Multiplications and additions of the largest product of two arrays among the steps, where it is a plain one."""
+        sizes = [0.0]
+        for step in self.plan.steps:
+            if getattr(step.op, "multiplies", len(getattr(step.op, "linear", ())) > 1):
+                largest = sorted(self.arrays[number].size for number in (*step.reads, *step.writes))[-3:]
+                sizes.append(2 * math.prod(largest) ** 0.5)  # (m, k), (k, n) and (m, n)
+        return max(sizes)
 
     def _part(self, *phases: str) -> tuple[list[Call], list[Step]]:
         part = [item for item in self._all if item[1].phase in phases]
@@ -198,7 +210,7 @@ class BoundPlan:
         """Run ``calls`` in order; an exception from a body gets a note with node, shapes and the user's line."""
         walk = iter(calls)
         try:
-            with np.errstate(all="ignore"):
+            with np.errstate(all="ignore"), one_thread_for(self._largest):
                 for call in walk:
                     call()
         except Exception as error:

@@ -53,6 +53,7 @@ class DeformableConvolution(Op):
     fades = False  # whether values fall to zero within one place before the first and behind the last
     rows = "sum"
     hints = ("workspace", "layout")
+    multiplies = True
     examples = (
         {"data": (2, 2, 14, 12), "offset": Sample((2, 12, 13, 10), 0.1, 0.4), "kernel": (2, 3), "num_filter": 2},
         {"data": (1, 4, 17, 9), "offset": Sample((1, 16, 8, 10), 0.1, 0.4), "kernel": (2, 2), "num_filter": 4,

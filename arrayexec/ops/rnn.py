@@ -61,6 +61,7 @@ class RNN(Op):
     use_sequence_length: bool = False
     no_gradient = ("sequence_length",)
     batch_axis = 1
+    multiplies = True
     examples = (
         {"data": (4, 4, 3), "state_size": 32, "num_layers": 1, "mode": "rnn_tanh"},
         {"data": Sample((3, 4, 5), 0.1, 0.9), "parameters": Sample((264,), 0.05, 0.25),

@@ -48,3 +48,31 @@ def test_counts_that_are_none(count: object) -> None:
     assert str(caught.value) == (
         f"set_num_threads: the count must be a whole number of at least 1, but it is {count!r}"
     )
+
+
+@pytest.mark.skipif(threads.cores() < 2 or threads.blas_threads() is None, reason="needs two cores and OpenBLAS")
+def test_small_products_use_one_thread_unless_somebody_has_chosen(subprocess_env) -> None:
+    program = """
+import arrayexec as ax, numpy
+from arrayexec import threads
+seen = []
+@ax.operator.register("seen")
+class Seen(ax.operator.CustomOpProp):
+    def create_operator(self, ctx, shapes, dtypes):
+        class Op(ax.operator.CustomOp):
+            def forward(self, is_train, req, in_data, out_data, aux):
+                seen.append(threads.blas_threads())
+                self.assign(out_data[0], req[0], in_data[0])
+        return Op()
+def run(rows):
+    net = ax.sym.Custom(ax.sym.FullyConnected(ax.sym.Variable("data"), num_hidden=512), op_type="seen")
+    net.simple_bind(ax.cpu(), grad_req="null", data=(rows, 512)).forward()
+threads.share_threads(2)
+run(8), run(1024)
+assert threads.blas_threads() == 2
+ax.set_num_threads(2)
+run(8)
+print(seen)
+"""
+    found = subprocess.run([sys.executable, "-c", program], env=subprocess_env, capture_output=True, text=True, timeout=60)
+    assert found.stdout == "[1, 2, 2]\n", found.stderr
