@@ -170,7 +170,7 @@ class Executor:
             self._plans[mode] = make_plan(
                 inferred.graph, inferred.shapes, inferred.types, self.grad_req, is_train=kind == TRAIN,
                 backward=kind != INFER, indirect=indirect, strided=strided,
-                rewrites=() if watched else binding.rewrites, inplace=not watched,
+                rewrites=binding.always if watched else binding.always + binding.rewrites, inplace=not watched,
                 alignment=max(context.alignment for context in self.contexts), places=binding.placement.nodes,
                 keep=binding.keep,
             )  # fmt: skip

@@ -85,7 +85,7 @@ class Binding:
     """A symbol with its arrays by name, and how it is run. ``pooled`` arguments are views of the ``pool``.
 
     ``keep``: values that can be read when a run is done. A gradient without an array lies in the arena, if a rewrite
-    puts it there.
+    puts it there, one of those that plans which are watched have, too (``always``).
     """
 
     inferred: Inferred
@@ -101,6 +101,7 @@ class Binding:
     tier: str = "reference"
     threads: ThreadPoolExecutor | None = None
     keep: Keep = Keep()  # noqa: RUF009
+    always: tuple[Rewrite, ...] = ()
 
 
 def inferred(symbol: Any, shapes: Mapping[str, Any], types: Mapping[str, Any], call: str) -> Inferred:

@@ -209,7 +209,7 @@ class DeviceNet:
                 Binding(
                     found, self.placement, requests, held, gradients,
                     {name: known[name] for name in states}, self.arena, pool_of(self.inputs, self.context), pooled,
-                    (loose_gradients,) if self.loose else (), keep=self.keep,
+                    keep=self.keep, always=(loose_gradients,) if self.loose else (),
                 )
             )  # fmt: skip
             self._install(self._executors[key])

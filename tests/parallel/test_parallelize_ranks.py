@@ -24,6 +24,11 @@ def test_a_run_names_the_rank_that_does_not_come() -> None:
     assert run.after("late at") < 1 + 5
 
 
+def test_updates_by_hand_and_numbers_of_rows_are_agreed_on() -> None:
+    run = run_ranks("parallelized_differ.py", 2, timeout=60)
+    assert (run.code, run.out, run.err) == (0, "", "")
+
+
 @pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize(("uneven", "combine"), [("drop", False), ("join", False), ("join", True)])
 def test_readers_that_end_at_different_times(uneven: str, combine: bool, devices: int) -> None:
