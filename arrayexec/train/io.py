@@ -6,7 +6,7 @@ from .batch import DataBatch, DataDesc, DataIter, split_rows
 from .bucket_io import BucketSentenceIter
 from .io_arrays import ArrayIter, NDArrayIter
 from .io_idx import MNISTIter, read_idx
-from .io_image import ImageRecordInt8Iter, ImageRecordIter, ImageRecordUInt8Iter
+from .io_image import ImageIter, ImageRecordInt8Iter, ImageRecordIter, ImageRecordUInt8Iter
 from .io_iterable import IterableIter
 from .io_prefetch import PrefetchingIter, ResizeIter
 from .io_rows import RowIter
@@ -25,6 +25,7 @@ __all__ = [
     "ImageRecordIter",
     "ImageRecordUInt8Iter",
     "ImageRecordInt8Iter",
+    "ImageIter",
     "BucketSentenceIter",
     "IterableIter",
     "ResizeIter",
