@@ -176,7 +176,10 @@ class BaseModule:
         allow_missing: bool = False, force_init: bool = True, allow_extra: bool = False,
     ) -> None:  # fmt: skip
         """Give parameters and auxiliary states values by name; see `init_params`."""
-        self.init_params(None, arg_params, aux_params, allow_missing, force_init, allow_extra)
+        self.init_params(
+            initializer=None, arg_params=arg_params, aux_params=aux_params, allow_missing=allow_missing,
+            force_init=force_init, allow_extra=allow_extra,
+        )  # fmt: skip
 
     def save_params(self, fname: str) -> None:
         """Write parameters and auxiliary states to a ``.params`` file (rank 0 does)."""
@@ -285,7 +288,10 @@ class BaseModule:
         if monitor is not None:
             self.install_monitor(monitor)
         if force_init or not self.params_initialized:
-            self.init_params(initializer, arg_params, aux_params, allow_missing, force_init, allow_extra)
+            self.init_params(
+                initializer=initializer, arg_params=arg_params, aux_params=aux_params, allow_missing=allow_missing,
+                force_init=force_init, allow_extra=allow_extra,
+            )  # fmt: skip
         if force_init or not self.optimizer_initialized:
             self.init_optimizer(kvstore, optimizer, optimizer_params, force_init)
         eval_metric = metrics.create(eval_metric)

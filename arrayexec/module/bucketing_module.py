@@ -29,25 +29,25 @@ class BucketingModule(Module):
         context: Context | Sequence[Context] | None = None, work_load_list: Sequence[float] | None = None,
         fixed_param_names: Sequence[str] | None = None, state_names: Sequence[str] | None = None,
         group2ctxs: Any = None, compression_params: Mapping[str, Any] | None = None, *,
-        bucket_keys: Sequence[Any] | None = None, freeze_aux: bool = False, max_groups: int | None = None,
+        bucket_keys: Sequence[Any] | None = None, freeze_aux: bool = False, loss_weighting: str = "devices",
+        max_groups: int | None = None,
     ) -> None:  # fmt: skip
         if default_bucket_key is None:
             raise ArgumentError("BucketingModule: default_bucket_key must be given, the key of the largest bucket")
         self._sym_gen, self._default_key, self._bucket_keys = sym_gen, hashable(default_bucket_key), bucket_keys
-        symbol, data_names, label_names = self._triple(self._default_key)
+        symbol, data_names, label_names = _triple(sym_gen, self._default_key)
         super().__init__(
             symbol, data_names, label_names, logger, context, work_load_list, fixed_param_names, state_names,
-            group2ctxs, compression_params, freeze_aux=freeze_aux, max_groups=max_groups,
+            group2ctxs, compression_params, freeze_aux=freeze_aux,
+            loss_weighting=loss_weighting, max_groups=max_groups,
         )  # fmt: skip
 
-    def _triple(self, key: Any) -> tuple[Any, Any, Any]:
-        made = self._sym_gen(key)
-        return made if isinstance(made, tuple) else (made, ("data",), ("softmax_label",))
-
     def _more_options(self) -> dict[str, Any]:
+        sym_gen, run = self._sym_gen, self._run  # not self: a module that is dropped is gone at once
+
         def generate(key: Any) -> tuple[Any, Any, Any]:
-            symbol, data_names, label_names = self._triple(key)
-            return self._bound_symbol(symbol), data_names, label_names
+            symbol, data_names, label_names = _triple(sym_gen, key)
+            return run(symbol), data_names, label_names
 
         return {"sym_gen": generate, "bucket_keys": self._bucket_keys}
 
@@ -92,3 +92,9 @@ class BucketingModule(Module):
         if load_optimizer_states:
             module._states_file = f"{prefix}-{epoch:04d}.states", None
         return module
+
+
+def _triple(sym_gen: Callable[[Any], Any], key: Any) -> tuple[Any, Any, Any]:
+    """Symbol, names of data and of labels of a bucket."""
+    made = sym_gen(key)
+    return made if isinstance(made, tuple) else (made, ("data",), ("softmax_label",))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,7 +33,8 @@ class Module(BoundModule):
     from batch to batch; all other arguments are parameters, of which ``fixed_param_names`` are not trained. With
     ``freeze_aux`` layers whose parameters are all fixed keep their running statistics, and use them in training, too.
     ``group2ctxs``: a dict (or one a device) that says where the ``ctx_group``s run. ``compression_params``: see
-    ``KVStore.set_gradient_compression``.
+    ``KVStore.set_gradient_compression``. ``loss_weighting='samples'`` is for losses that divide by the rows of their
+    own device (``normalization='batch'``): it trains as one device would.
     Batches may have any number of rows, fewer than devices, too; ``max_groups`` kinds of batches stay bound.
     Raises UnknownNameError for names that the symbol does not have.
     """
@@ -43,7 +45,7 @@ class Module(BoundModule):
         context: Context | Sequence[Context] | None = None, work_load_list: Sequence[float] | None = None,
         fixed_param_names: Sequence[str] | None = None, state_names: Sequence[str] | None = None,
         group2ctxs: Any = None, compression_params: Mapping[str, Any] | None = None, *,
-        freeze_aux: bool = False, max_groups: int | None = 16,
+        freeze_aux: bool = False, loss_weighting: str = "devices", max_groups: int | None = 16,
     ) -> None:  # fmt: skip
         super().__init__(symbol, logger)
         context = current_context() if context is None else context
@@ -52,6 +54,7 @@ class Module(BoundModule):
         self._data_names, self._label_names = list(data_names or ()), list(label_names or ())
         self._state_names, self._fixed = list(state_names or ()), list(fixed_param_names or ())
         self._compression, self._freeze_aux, self._max_groups = compression_params, freeze_aux, max_groups
+        self._loss_weighting = loss_weighting
         self._group2ctxs = group2ctxs if group2ctxs is None or not isinstance(group2ctxs, Mapping) else (
             [group2ctxs] * len(self._context)
         )  # fmt: skip
@@ -181,7 +184,7 @@ class Module(BoundModule):
         source = self._announced
         self._manager = None  # its memory is free before more is taken
         self._manager = TrainingManager(
-            self._bound_symbol(self._symbol), self._context,
+            self._run(self._symbol), self._context,
             SimpleNamespace(
                 provide_data=shapes.provide_data, provide_label=shapes.provide_label,
                 default_bucket_key=self._default_key, buckets=getattr(source, "buckets", None),
@@ -190,10 +193,11 @@ class Module(BoundModule):
             param_names=parameters, work_load_list=self._work_load_list, logger=self.logger, grad_req=request,
             fixed=self._fixed, input_grads=names if self.inputs_need_grad else (), group2ctxs=self._group2ctxs,
             shared=self._shared, names=(names, labels), comm=comm, max_groups=self._max_groups,
+            loss_weighting=self._loss_weighting,
             transport=self._kvstore.transport if comm is not None and self._kvstore is not None else None,
             **self._more_options(),
         )  # fmt: skip
-        self._manager.first_value = self._first_value if self._initializer is not None else None
+        self._let_fill(self._manager)
         if self._monitor is not None:
             self._manager.install_monitor(self._monitor)
 
@@ -205,9 +209,11 @@ class Module(BoundModule):
     def _check_requests(self, names: Sequence[str]) -> None:
         self._check_names("grad_req", names, self._symbol.list_arguments())
 
-    def _bound_symbol(self, symbol: Any) -> Any:
-        """The symbol that is run for a symbol: where asked for, fixed layers use their running statistics."""
-        return with_frozen_statistics(symbol, self._fixed) if self._freeze_aux else symbol
+    @property
+    def _run(self) -> Callable[[Any], Any]:
+        """Gives the symbol that is run for a symbol: where asked for, fixed layers use their running statistics."""
+        fixed = self._fixed if self._freeze_aux else None
+        return lambda symbol: symbol if fixed is None else with_frozen_statistics(symbol, fixed)
 
     def reshape(self, data_shapes: Sequence[Any], label_shapes: Sequence[Any] | None = None) -> None:
         """Expect batches that look like this; `forward` takes other ones as well."""
@@ -246,7 +252,7 @@ class Module(BoundModule):
                     raise CheckpointError(f"init_params: {title} must have '{name}' (or allow_missing=True){near}")
                 elif initializer is not None:
                     values[name] = np.zeros(array.shape, array.dtype)
-                    self._first_value(self._symbol, kind, name, values[name])
+                    _first_value(initializer, self._symbol, kind, name, values[name])
             for name in given or ():
                 if name not in held and self._keeps(name):
                     values[name] = given[name]  # type: ignore[index]
@@ -254,8 +260,13 @@ class Module(BoundModule):
                     near = near_miss(name, held)
                     raise UnknownNameError(f"init_params: {title} has '{name}', which the symbol has not{near}")
             found.append(values)
-        manager.first_value = self._first_value if self._initializer is not None else None
+        self._let_fill(manager)
         self._set((found[0], found[1]))
+
+    def _let_fill(self, manager: TrainingManager) -> None:
+        """Let the initializer give values to what buckets bring."""
+        if self._initializer is not None:  # no bound method: a module that is dropped is gone at once
+            manager.first_value = functools.partial(_first_value, self._initializer)
 
     def _keeps(self, name: str) -> bool:
         """Whether a value that no bucket bound so far has is kept for one that may come."""
@@ -264,10 +275,6 @@ class Module(BoundModule):
     def _set(self, params: tuple[Mapping[str, Array], Mapping[str, Array]]) -> None:
         self._bound("set_params").set_params(*params)
         self.params_initialized = True
-
-    def _first_value(self, symbol: Any, kind: str, name: str, array: Array) -> None:
-        """Fill an array by the initializer."""
-        self._initializer(InitDesc(name, symbol.attr_dict().get(name, {})), array)
 
     def get_params(self) -> tuple[dict[str, Array], dict[str, Array]]:
         """Parameters and auxiliary states by name (the mean over devices; states: also over ranks), copies on the host.
@@ -355,3 +362,8 @@ class Module(BoundModule):
         else:
             states = from_mxnet(load(fname, format=format), self._updater.optimizer, repr(fname))
         self._updater.set_states(states)
+
+
+def _first_value(initializer: Any, symbol: Any, kind: str, name: str, array: Array) -> None:
+    """Fill the array of a parameter or state by an initializer."""
+    initializer(InitDesc(name, symbol.attr_dict().get(name, {})), array)

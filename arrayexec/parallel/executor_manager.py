@@ -207,7 +207,7 @@ class DataParallelExecutorManager:
     # other with more options
 
     _fixed: frozenset[str] = frozenset()
-    compression: Any = None
+    _late = False  # whether gradients are changed before they are summed
 
     def _make_replicas(self) -> Replicas:
         return Replicas(self.ctx, next(i for i, load in enumerate(self.work_load_list) if load > 0))
@@ -387,7 +387,7 @@ class DataParallelExecutorManager:
                 sync.ready(name)
 
         if group is not None:
-            early = sync is not None and self.compression is None and len(group.train_execs) == 1
+            early = sync is not None and not self._late and len(group.train_execs) == 1
             group.backward(out_grads, ready if early else None)
         self._summed = False
         if sync is not None:

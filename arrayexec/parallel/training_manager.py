@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..context import Context, context_of, copyto
-from ..errors import DeviceError
+from ..errors import ArgumentError, DeviceError
+from .executor_group import DataParallelExecutorGroup
 from .executor_manager import DataParallelExecutorManager
 from .loading import Described
 from .manager_checks import bucket_key
@@ -25,27 +26,33 @@ class TrainingManager(DataParallelExecutorManager):
     ``grad_req``: that of all parameters, or a dict (parameters that it has not: write); ``fixed`` ones have null.
     ``input_grads``: arguments that are no parameters and yet get gradients, by ``grad_req``, too. ``group2ctxs``: a
     dict a device, see ``Symbol.bind``. ``shared``: a manager whose parameters, states and memory are used, by name.
-    ``names``: of data and labels of batches of the default bucket that do not say theirs.
+    ``loss_weighting``: ``samples`` multiplies the gradients of every device by its share of the rows, for losses that
+    divide by the rows of their own device; ``devices`` just adds them up. ``names``: of data and labels of batches of the default bucket that do not say theirs.
     """
 
     def __init__(
         self, symbol: Any, ctx: Sequence[Context], train_data: Any, *, grad_req: str | Mapping[str, str] = "write",
         fixed: Collection[str] = (), input_grads: Collection[str] = (),
         group2ctxs: Sequence[Mapping[str, Context] | None] | None = None, shared: TrainingManager | None = None,
-        names: tuple[Sequence[str] | None, Sequence[str] | None] = (None, None), **options: Any,
+        loss_weighting: str = "devices", names: tuple[Sequence[str] | None, Sequence[str] | None] = (None, None), **options: Any,
     ) -> None:  # fmt: skip
         self._requests, self._fixed, self._input_grads = grad_req, frozenset(fixed), input_grads
         self._group2ctxs, self._shared = group2ctxs, shared
         self._residuals: dict[tuple[int, str], Array] = {}
-        self.compression = None
-        """Rounds the gradients of a device, or with ranks their sum; what is left is added to those of the next step."""
+        self.compression: Any = None
+        """Rounds the gradients of a device, or with ranks their sum; the rest is added to those of the next step."""
         self.first_value: FirstValue | None = None
         """Gives values to what a bucket brings and nobody gave a value for."""
         if shared is not None and shared.ctx != list(ctx):
             raise DeviceError(f"shared: the other manager must have the contexts {list(ctx)}, but it has {shared.ctx}")
         if group2ctxs is not None and len(group2ctxs) != len(ctx):
             raise DeviceError(f"group2ctxs has {len(group2ctxs)} dicts for {len(ctx)} contexts")
+        if loss_weighting not in ("devices", "samples"):
+            raise ArgumentError(f"loss_weighting must be 'devices' or 'samples', but it is {loss_weighting!r}")
+        self._by_rows = loss_weighting == "samples"
         requests = [grad_req] if isinstance(grad_req, str) else grad_req.values()
+        if self._by_rows and "add" in requests:
+            raise ArgumentError("loss_weighting='samples' needs grad_req 'write', but it is 'add'")
         super().__init__(symbol, ctx, train_data, grad_req="add" if "add" in requests else "write", **options)
         if symbol is not None:
             self._generated[self._default] = (symbol, *names)
@@ -68,7 +75,24 @@ class TrainingManager(DataParallelExecutorManager):
         """Make the group of a bucket, without a batch."""
         self.curr_execgrp = self._group(bucket_key(key), described)
 
+    @property
+    def _late(self) -> bool:  # type: ignore[override]
+        return self.compression is not None or self._by_rows
+
+    def _weigh(self, group: DataParallelExecutorGroup) -> None:
+        """Multiply the gradients of every device by its share of the rows of the global batch."""
+        ranks = 1 if self.comm is None else self.comm.size
+        rows = getattr(self._batch, "global_rows", None) if ranks > 1 else None
+        for device in group.devices:
+            share = (group.slices[device].stop - group.slices[device].start) / (rows or ranks * group.batch_size)
+            for name in self._used:
+                gradient = self.stores[device].gradients[name]
+                with context_of(gradient).enter():
+                    gradient *= share
+
     def _sum(self) -> None:
+        if self._by_rows and self.curr_execgrp is not None:
+            self._weigh(self.curr_execgrp)
         if self.compression is not None and (self.comm is not None or len(self.ctx) > 1):
             devices = list(self._ran)
             if self.comm is not None:  # ranks send their sums
