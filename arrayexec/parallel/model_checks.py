@@ -25,6 +25,7 @@ from ..errors import (
 from ..threads import cores
 from ..train.model_helper import ModelHelper, Net
 from .device_net import gradient_order
+from .uneven import UNEVEN
 
 _SIDE_BY_SIDE = "dag async_dag async_scheduling async_polling parallel prof_dag rnn singlethread_async"
 NET_TYPES = dict.fromkeys("simple async_simple simple_refcount".split(), "simple")
@@ -256,7 +257,7 @@ def check_options(
     _one_of("combine_spatial_bn", given["combine_spatial_bn"], (True, False, "host"))
     _one_of("use_nccl", given["use_nccl"], (True, False, "auto"))
     _one_of("loss_weighting", given["loss_weighting"], ("devices", "samples"))
-    _one_of("uneven", given["uneven"], ("error", "join", "drop"))
+    _one_of("uneven", given["uneven"], UNEVEN)
     _one_of("transport", given["transport"], (None, "float16", "bfloat16"))
     for name in ("sharded_update", "shared_model", "optimize_gradient_memory", "dynamic_memory_management"):
         _one_of(name, given[name], (True, False))

@@ -24,6 +24,7 @@ from .model_checks import Options
 from .model_state import ModelState
 from .shards import Shards
 from .sparse import Rows, gather_rows, merged, update_rows
+from .uneven import ranks_with_batch
 
 Array = Any
 
@@ -275,9 +276,7 @@ class ParallelModel(ModelState):
             found = []
         self._absent = False
         if self.comm is not None and self.options.uneven != "error":
-            count = np.array([bool(found)], np.int64)
-            self.comm.allreduce(count)
-            if not count[0] or (self.options.uneven == "drop" and count[0] < self.comm.size):
+            if not ranks_with_batch(self.comm, bool(found), self.options.uneven)[0]:
                 raise StopIteration
             if not found:  # takes part with its last batch, which counts for nothing
                 self._absent, found = True, self._feeder.last

@@ -15,6 +15,14 @@ from ..train.io import DataBatch
 UNEVEN = ("error", "join", "drop")
 
 
+def ranks_with_batch(comm: Communicator, own: bool, uneven: str, rows: int = 0) -> tuple[int, int]:
+    """How many ranks have a batch, this one among them or not, and the rows of all; 0 where ``drop`` ends all."""
+    counts = np.array([own, rows], np.int64)
+    comm.allreduce(counts)
+    having, total = counts.tolist()
+    return 0 if having < comm.size and uneven == "drop" else having, total
+
+
 class EvenBatches:
     """The batches of an iterator, as many on every rank, though the ranks have different numbers of them.
 
@@ -40,10 +48,9 @@ class EvenBatches:
         last: Any = None
         while True:
             batch = next(batches, None)
-            counts = np.array([batch is not None, batch.valid if batch is not None else 0], np.int64)
-            self._comm.allreduce(counts)
-            having, rows = counts.tolist()
-            if having == 0 or (having < self._comm.size and self._uneven == "drop"):
+            own = batch.valid if batch is not None else 0
+            having, rows = ranks_with_batch(self._comm, batch is not None, self._uneven, own)
+            if not having:
                 return
             if having < self._comm.size and (self._uneven == "error" or last is None):
                 self._refuse(given + (batch is not None))
