@@ -20,7 +20,8 @@ from ..comm import Communicator
 from ..context import asnumpy
 from ..errors import ArgumentError, CheckpointError
 from ..parallel.executor_manager import DataParallelExecutorManager
-from ..parallel.manager_state import check_state, common_state, own_state, restore_state
+from ..parallel.manager_state import ManagerState, TrainedState
+from ..parallel.model_state import ModelState
 from ..streams import current_seed, seed
 from ..train.state_files import from_bytes, to_bytes
 from .together import by_rank_0, gather_bytes, read_together, save_together
@@ -41,14 +42,14 @@ class Position(NamedTuple):
 
 
 class _Trained(NamedTuple):
-    """A manager, and what updates its parameters."""
+    """Something with parameters, and what updates them."""
 
-    manager: DataParallelExecutorManager
+    held: TrainedState
     updater: Any
 
 
 def _comm(parts: list[_Trained]) -> Communicator | None:
-    return parts[0].manager.comm if parts else None
+    return parts[0].held.comm if parts else None
 
 
 def _models(model: Any) -> list[Any]:
@@ -56,15 +57,17 @@ def _models(model: Any) -> list[Any]:
 
 
 def _trained(model: Any, updater: Any) -> list[_Trained]:
-    """The managers of a model, or of several."""
+    """What a model, or several, consist of."""
     parts = []
     for one in _models(model):
         if isinstance(one, DataParallelExecutorManager):
-            parts.append(_Trained(one, updater))
+            parts.append(_Trained(ManagerState(one), updater))
+        elif isinstance(one, ModelState):
+            parts.append(_Trained(one, None))
         elif hasattr(one, "trained_parts"):
-            parts += [_Trained(*part) for part in one.trained_parts()]
+            parts += [_Trained(ManagerState(manager), rule) for manager, rule in one.trained_parts()]
         else:
-            kinds = "a module, a DataParallelExecutorManager or a list of them"
+            kinds = "a module, a DataParallelExecutorManager, a parallel model or a list of them"
             raise ArgumentError(f"checkpoint: the model must be {kinds}, but it is a {type(one).__name__}")
     return parts
 
@@ -80,7 +83,7 @@ def _state(model: Any, updater: Any, data: Any, metric: Any, position: Position)
     parts = _trained(model, updater)
     comm = _comm(parts)
     own = {
-        "parts": [own_state(part.manager) for part in parts],
+        "parts": [part.held.own_state() for part in parts],
         "data": _data_state(data),
         "metric": None if metric is None else np.asarray(metric.state()),
         "inputs": _kept_inputs(model),
@@ -89,7 +92,7 @@ def _state(model: Any, updater: Any, data: Any, metric: Any, position: Position)
         "checkpoint": _VERSION,
         **position._asdict(),
         "seed": current_seed(),
-        "parts": [common_state(part.manager) for part in parts],
+        "parts": [part.held.common_state() for part in parts],
         "optimizers": [None if part.updater is None else _optimizer_state(part.updater) for part in parts],
         "ranks": [from_bytes(raw, "a rank's own state") for raw in gather_bytes(comm, to_bytes(own))],
     }
@@ -134,14 +137,14 @@ def _restore(found: Mapping[str, Any], where: str, model: Any, updater: Any, dat
         counts = f"{len(ranks)}, as the file has, but it is {size}"
         raise CheckpointError(f"{where}: with inputs kept between batches the number of ranks must be {counts}")
     for part, common, optimizer in zip(parts, held, found["optimizers"], strict=True):
-        check_state(part.manager, common)
+        part.held.check_state(common)
         if part.updater is not None and optimizer is None:
             raise CheckpointError(f"{where}: there is an optimizer, but the file has no state of one")
     for part, optimizer in zip(parts, found["optimizers"], strict=True):
         if part.updater is not None:
             _restore_optimizer(part.updater, optimizer)
     for part, common, own in zip(parts, held, mine["parts"], strict=True):
-        restore_state(part.manager, common, own if same else None)
+        part.held.restore_state(common, own if same else None)
     seed(found["seed"])
     for one, inputs in zip(_models(model), mine["inputs"], strict=True):
         if hasattr(one, "params_initialized"):
@@ -187,9 +190,10 @@ def save(
 ) -> None:  # fmt: skip
     """Write a checkpoint, whole or not at all; with ranks rank 0 does, and all wait until it is on the disk.
 
-    ``model``: a module, a DataParallelExecutorManager with its ``updater``, or a list of such. ``data``: the iterator
-    of the training. ``epoch``, ``batch``: the number of the epoch, and of its batches that are done. ``extra``: nested
-    dicts and lists of arrays and plain values. Raises OSError, CheckpointError for what a file cannot hold.
+    ``model``: a module, a DataParallelExecutorManager with its ``updater``, a parallel model, or a list of such.
+    ``data``: the iterator of the training. ``epoch``, ``batch``: the number of the epoch, and of its batches that are
+    done. ``extra``: nested dicts and lists of arrays and plain values. Raises OSError, CheckpointError for what a file
+    cannot hold.
     """
     comm = _comm(_trained(model, updater))
     save_together(comm, path, _state(model, updater, data, metric, Position(epoch, batch, extra)))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from ..comm import Communicator
 from ..context import asnumpy, copyto
 from ..errors import CheckpointError, near_miss
 from ..executor import note_write
@@ -15,67 +16,89 @@ from .executor_manager import DataParallelExecutorManager
 Array = Any
 
 
-def common_state(manager: DataParallelExecutorManager) -> dict[str, Any]:
-    """Parameters and auxiliary states (means over devices and ranks) of all buckets by name, and the count of steps.
+class TrainedState(Protocol):
+    """What checkpoints ask for, as `ManagerState` and parallel models have it."""
 
-    Collective with ranks if there are auxiliary states.
-    """
-    lead = manager._replicas.lead
-    parameters, aux = _like(lead.parameters), _like(lead.aux)
-    manager.copy_to(parameters, aux)
-    return {"parameters": {**manager._kept, **parameters}, "aux": aux, "step": manager.step}
+    @property
+    def comm(self) -> Communicator | None:
+        """The ranks, if there are several."""
+
+    def common_state(self) -> dict[str, Any]: ...
+
+    def own_state(self) -> dict[str, Any]: ...
+
+    def check_state(self, common: Mapping[str, Any]) -> None: ...
+
+    def restore_state(self, common: Mapping[str, Any], own: Mapping[str, Any] | None) -> None: ...
+
+
+class ManagerState:
+    """The state of a manager."""
+
+    def __init__(self, manager: DataParallelExecutorManager) -> None:
+        self.manager, self.comm = manager, manager.comm
+
+    def common_state(self) -> dict[str, Any]:
+        """Parameters and auxiliary states (means over devices and ranks) by name, and the count of steps.
+
+        Collective with ranks if there are auxiliary states.
+        """
+        manager = self.manager
+        lead = manager._replicas.lead
+        parameters, aux = _like(lead.parameters), _like(lead.aux)
+        manager.copy_to(parameters, aux)
+        return {"parameters": {**manager._kept, **parameters}, "aux": aux, "step": manager.step}
+
+    def own_state(self) -> dict[str, Any]:
+        """What differs from device to device: auxiliary states, what rounded gradients have left out."""
+        manager = self.manager
+        alone = manager.comm is None and len(manager.stores) == 1
+        aux = [] if alone else [{n: np.array(asnumpy(a)) for n, a in store.aux.items()} for store in manager.stores]
+        residuals = getattr(manager, "_residuals", {})
+        return {
+            "devices": len(manager.stores),
+            "aux": aux,
+            "residuals": [[*place, np.array(asnumpy(array))] for place, array in residuals.items()],
+        }
+
+    def check_state(self, common: Mapping[str, Any]) -> None:
+        """Raises CheckpointError, naming what is missing or does not fit, where `common_state` is of another symbol."""
+        manager = self.manager
+        for kind in ("parameters", "aux"):
+            given, held = common[kind], getattr(manager._replicas.lead, kind)
+            for name, array in held.items():
+                if name not in given or tuple(given[name].shape) != tuple(array.shape):
+                    there = f"has {given[name].shape}" if name in given else f"is not there{near_miss(name, given)}"
+                    shape = tuple(array.shape)
+                    raise CheckpointError(f"checkpoint: '{name}' must have the shape {shape}, but it {there}")
+            stranger = next((name for name in given if name not in held), None)
+            if stranger is not None and manager.sym_gen is None:  # else a bucket may bring it
+                fact = f"the symbol must have all {kind} there, but has no '{stranger}'"
+                raise CheckpointError(f"checkpoint: {fact}{near_miss(stranger, held)}")
+
+    def restore_state(self, common: Mapping[str, Any], own: Mapping[str, Any] | None) -> None:
+        """Go on from what `common_state` and, with as many ranks and devices, `own_state` gave; collective with ranks.
+
+        `check_state` comes before.
+        """
+        manager = self.manager
+        manager.set_params(common["parameters"], common["aux"])
+        manager.step = int(common["step"])
+        manager._moved = True  # the states of devices may differ
+        if own is None or own["devices"] != len(manager.stores):
+            return
+        for store, aux in zip(manager.stores, own["aux"], strict=False):
+            for name, value in aux.items():
+                if name in store.aux:
+                    copyto(store.aux[name], value)
+                    note_write(store.aux[name], "a checkpoint")
+        if hasattr(manager, "_residuals"):
+            manager._residuals.clear()
+            for device, name, value in own["residuals"]:
+                array = manager.stores[device].context.empty(value.shape, value.dtype, "gradient")
+                copyto(array, value)
+                manager._residuals[device, name] = array
 
 
 def _like(arrays: Mapping[str, Array]) -> dict[str, Any]:
     return {name: np.empty(tuple(array.shape), array.dtype) for name, array in arrays.items()}
-
-
-def own_state(manager: DataParallelExecutorManager) -> dict[str, Any]:
-    """What this rank's devices have that is not the same everywhere: auxiliary states, rests of rounded gradients."""
-    alone = manager.comm is None and len(manager.stores) == 1
-    aux = [] if alone else [{n: np.array(asnumpy(a)) for n, a in store.aux.items()} for store in manager.stores]
-    residuals = getattr(manager, "_residuals", {})
-    return {
-        "devices": len(manager.stores),
-        "aux": aux,
-        "residuals": [[*place, np.array(asnumpy(array))] for place, array in residuals.items()],
-    }
-
-
-def check_state(manager: DataParallelExecutorManager, common: Mapping[str, Any]) -> None:
-    """Raises CheckpointError, naming what is missing or does not fit, where `common_state` is of another symbol."""
-    for kind in ("parameters", "aux"):
-        given, held = common[kind], getattr(manager._replicas.lead, kind)
-        for name, array in held.items():
-            if name not in given or tuple(given[name].shape) != tuple(array.shape):
-                there = f"has {given[name].shape}" if name in given else f"is not there{near_miss(name, given)}"
-                raise CheckpointError(f"checkpoint: '{name}' must have the shape {tuple(array.shape)}, but it {there}")
-        stranger = next((name for name in given if name not in held), None)
-        if stranger is not None and manager.sym_gen is None:  # else a bucket may bring it
-            near = near_miss(stranger, held)
-            raise CheckpointError(f"checkpoint: the symbol must have all {kind} there, but has no '{stranger}'{near}")
-
-
-def restore_state(
-    manager: DataParallelExecutorManager, common: Mapping[str, Any], own: Mapping[str, Any] | None
-) -> None:
-    """Go on from what `common_state` and, with as many ranks and devices, `own_state` gave; collective with ranks.
-
-    `check_state` comes before.
-    """
-    manager.set_params(common["parameters"], common["aux"])
-    manager.step = int(common["step"])
-    manager._moved = True  # the states of devices may differ
-    if own is None or own["devices"] != len(manager.stores):
-        return
-    for store, aux in zip(manager.stores, own["aux"], strict=False):
-        for name, value in aux.items():
-            if name in store.aux:
-                copyto(store.aux[name], value)
-                note_write(store.aux[name], "a checkpoint")
-    if hasattr(manager, "_residuals"):
-        manager._residuals.clear()
-        for device, name, value in own["residuals"]:
-            array = manager.stores[device].context.empty(value.shape, value.dtype, "gradient")
-            copyto(array, value)
-            manager._residuals[device, name] = array

@@ -32,6 +32,11 @@ Array = Any
 _PREFIX = re.compile(r"(cpu|gpu|ideep)_\d+")
 
 
+def _local(name: str) -> str:
+    """The name of a blob without the prefix of its device."""
+    return name.partition("/")[2] or name
+
+
 @dataclasses.dataclass(frozen=True)
 class ModelPlan:
     """All that a step does: ``devices`` are the plans of the nets by prefix, ``events`` what happens in which order.
@@ -271,22 +276,44 @@ class ModelState:
 
         Raises CheckpointError naming what is missing or does not fit, FileFormatError, OSError.
         """
-        held = self.checkpoint_params()
         found: Any = files.load(path)
-        given = {name.partition("/")[2] or name: array for name, array in found.items()} if found else {}
-        arrays = {name.partition("/")[2] or name: array for name, array in held.items()}
-        for name, array in arrays.items():
-            if name not in given or given[name].shape != array.shape:
-                there = f"is {given[name].shape}" if name in given else f"is not there{near_miss(name, given)}"
-                raise CheckpointError(f"load: '{name}' must be {tuple(array.shape)}, but in {path} it {there}")
+        given = {_local(name): array for name, array in found.items()} if found else {}
+        self._check_fits(given, f"in {path} it")
+        self._take(given)
+        if "seed" in given:
+            seed(int(given["seed"][0]))
+
+    def _check_fits(self, given: Mapping[str, Any], where: str) -> None:
+        for name, array in self.checkpoint_params().items():
+            local = _local(name)
+            if local not in given or given[local].shape != array.shape:
+                there = f"is {given[local].shape}" if local in given else f"is not there{near_miss(local, given)}"
+                raise CheckpointError(f"load: '{local}' must be {tuple(array.shape)}, but {where} {there}")
+
+    def _take(self, given: Mapping[str, Any]) -> None:
+        arrays = {_local(name): array for name, array in self.checkpoint_params().items()}
         for name, array in arrays.items():
             copyto(array, given[name])
         if self._shards is not None:
             self._shards.take(arrays)
         self.iteration = int(given["optimizer_iteration"][0])
-        if "seed" in given:
-            seed(int(given["seed"][0]))
         self.finalize_after_checkpoint()
+
+    def common_state(self) -> dict[str, Any]:
+        """What `checkpoint_params` gives, copies in host memory by name without prefix; for files of several models."""
+        return {"parameters": {_local(n): np.array(asnumpy(a)) for n, a in self.checkpoint_params().items()}}
+
+    def own_state(self) -> dict[str, Any]:
+        """What this rank alone has: nothing, as computed parameters are the master's in files."""
+        return {}
+
+    def check_state(self, common: Mapping[str, Any]) -> None:
+        """Raises CheckpointError where `common_state` is of another model."""
+        self._check_fits(common["parameters"], "there it")
+
+    def restore_state(self, common: Mapping[str, Any], own: Mapping[str, Any] | None) -> None:
+        """Go on from what `common_state` gave, which `check_state` has seen; collective with ranks."""
+        self._take(common["parameters"])
 
     def finalize_after_checkpoint(self, blobs: Sequence[str] | None = None) -> None:
         """Give all devices and ranks the master's (rank 0's) values of blobs (None: all of a checkpoint); collective.

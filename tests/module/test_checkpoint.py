@@ -12,6 +12,7 @@ import arrayexec as ax
 from arrayexec.errors import CheckpointError
 from arrayexec.module.checkpoint import Checkpoints
 from tests.module.resuming import STEPS, Training, near, same
+from tests.parallel.parallelized import batches, build, train
 
 FACES = ["manager", "module"]
 
@@ -140,3 +141,24 @@ def test_several_models_in_one_file(tmp_path: Path) -> None:
     assert [training.model.step for training in fresh] == [2, 3]
     with pytest.raises(CheckpointError, match="trained symbols of the model must be 2, as the file has, but it has 1"):
         ax.checkpoint.resume(tmp_path / "a", models[0])
+
+
+@pytest.mark.parametrize("name", ["adam", "shared", "combined"])
+@pytest.mark.parametrize("devices", [[0, 1], [5, 3, 4]])
+def test_parallel_models(tmp_path: Path, name: str, devices: list[int]) -> None:
+    wanted, _ = train(name, [0, 1])
+    model, keeper = build(name, [0, 1]), Checkpoints(tmp_path)
+    for number, (data, label) in enumerate(batches(name)):
+        if number == 3:
+            keeper.save(model, batch=3)
+            ax.random.seed(99)
+            model = build(name, devices)
+            assert keeper.resume(model) == (0, 3, None) and model.iteration == 3
+        model.feed("data", data)
+        model.feed("label", label)
+        model.run()
+    for key, value in wanted.items():
+        if devices == [0, 1]:
+            assert np.array_equal(model.blob(key), value), key
+        else:
+            np.testing.assert_allclose(model.blob(key), value, rtol=2e-4, atol=1e-5, err_msg=key)
