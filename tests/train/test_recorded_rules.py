@@ -70,6 +70,25 @@ def test_scheduler(case):
     assert backwards[::-1] == rates
 
 
+METRICS = json.loads((FOLDER / "metrics.json").read_text())
+
+
+@pytest.mark.parametrize("case", METRICS, ids=[f"{i}-{case['metric']}" for i, case in enumerate(METRICS)])
+def test_metric(case):
+    one = metric.create(case["metric"], **case["options"])
+    with numpy.load(FOLDER / "metrics.npz", allow_pickle=False) as archive:
+        for step, wanted in enumerate(case["values"]):
+            one.update([archive[f"{case['labels']}/{step}"]], [archive[f"{case['outputs']}/{step}"]])
+            wanted = numpy.nan if wanted is None else wanted
+            assert one.get() == (case["name"], pytest.approx(wanted, rel=1e-5, nan_ok=True))
+
+
+def test_every_metric_is_recorded():
+    recorded = {metric.create(case["metric"], **case["options"]).__class__.__name__ for case in METRICS}
+    composed = {"compositeevalmetric", "composite", "custommetric"}
+    assert {metric_base._registry[name].__name__ for name in set(TABLES["metric"]) - composed} == recorded
+
+
 def test_every_optimizer_is_recorded():
     assert {case["optimizer"] for case in CASES} == set(TABLES["optimizer"]) - {"sgld"} | {"adamw"}
     assert set(optimizer.Optimizer.opt_registry) == set(TABLES["optimizer"]) | {"adamw"}
