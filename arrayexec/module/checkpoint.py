@@ -20,11 +20,11 @@ from ..comm import Communicator
 from ..context import asnumpy
 from ..errors import ArgumentError, CheckpointError
 from ..parallel.executor_manager import DataParallelExecutorManager
-from ..parallel.manager_state import ManagerState, TrainedState
 from ..parallel.model_state import ModelState
 from ..streams import current_seed, seed
 from ..train.state_files import from_bytes, to_bytes
 from .together import by_rank_0, gather_bytes, read_together, save_together
+from .trained_state import ManagerState, TrainedState
 
 __all__ = ["Checkpoints", "Position", "load", "resume", "save"]
 

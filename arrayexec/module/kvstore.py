@@ -15,13 +15,13 @@ import numpy
 from ..comm import Communicator, default_timeout, init
 from ..comm.local import LocalCommunicator
 from ..comm.nccl import DeviceGroup, join
-from ..comm.two_bit import TwoBit
 from ..context import Context, asnumpy, context_of, copyto, cpu
 from ..errors import ArgumentError, NotBoundError, ShapeError, UnknownNameError, near_miss
 from ..executor import note_write
 from ..parallel.gradient_sync import describe_updater
 from ..train.optimizer import Optimizer, Updater, get_updater
 from .together import load_together, save_together
+from .two_bit import TwoBit
 
 Array = Any
 Key = int | str

@@ -23,7 +23,7 @@ from tests.errors.recorder import PACKAGE, Recorder, checks_of
 from tests.module.resuming import Training
 
 FILES = (
-    "module/checkpoint.py", "module/together.py", "module/kvstore.py", "parallel/manager_state.py", "train/state_files.py",
+    "module/checkpoint.py", "module/together.py", "module/kvstore.py", "module/trained_state.py", "train/state_files.py",
 )  # fmt: skip
 ELSEWHERE = {
     "module/together.py": {

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy
 
 import arrayexec as ax
-from arrayexec.comm.two_bit import TwoBit
 from arrayexec.errors import CheckpointError, PlanMismatchError
+from arrayexec.module.two_bit import TwoBit
 
 ranks = ax.comm.init()
 rank, size = ranks.rank, ranks.size

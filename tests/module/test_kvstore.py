@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import arrayexec as ax
-from arrayexec.comm.two_bit import TwoBit
 from arrayexec.context import asnumpy
+from arrayexec.module.two_bit import TwoBit
 from tests.parallel import fake_nccl
 
 RECORDED = json.loads((Path(__file__).parent / "two_bit.json").read_text())

@@ -11,7 +11,7 @@ from ..comm import Communicator
 from ..context import asnumpy, copyto
 from ..errors import CheckpointError, near_miss
 from ..executor import note_write
-from .executor_manager import DataParallelExecutorManager
+from ..parallel.executor_manager import DataParallelExecutorManager
 
 Array = Any
 
