@@ -53,7 +53,11 @@ class BaseModule:
         """NotBoundError unless all that is needed has been done."""
         for flag in flags:
             if not getattr(self, flag):
-                raise NotBoundError(f"{call}: the module must {_BEFORE[flag]}")
+                raise self._lacks(call, flag)
+
+    @staticmethod
+    def _lacks(call: str, flag: str) -> NotBoundError:
+        return NotBoundError(f"{call}: the module must {_BEFORE[flag]}")
 
     def _is_missing(self, method: str) -> NotBoundError:
         return NotBoundError(f"{type(self).__name__} has no {method}: its class must define it")

@@ -34,8 +34,7 @@ class BoundModule(BaseModule):
 
     def _bound(self, call: str) -> TrainingManager:
         if self._manager is None:
-            self._require(call, BOUND)
-            raise NotBoundError(f"{call}: the module must be bound first")
+            raise self._lacks(call, BOUND)
         return self._manager
 
     @property

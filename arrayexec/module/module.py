@@ -142,6 +142,7 @@ class Module(BoundModule):
             self._initializer = shared_module._initializer
         self._shapes, self._requests, self._shared = shapes, grad_req, shared
         self.for_training, self.inputs_need_grad = for_training, inputs_need_grad
+        self.binded, self._params = False, held  # a bind that fails loses no parameters
         self._make_manager(shared.comm if shared is not None else self._comm)
         self.binded = True
         if shared_module is not None and shared_module.params_initialized:
