@@ -261,3 +261,95 @@ def test_metrics_of_all_kinds() -> None:
     counted = mx.metric.create("compatcount")
     counted.update_dict({"l": np.zeros(3)}, {"o": np.zeros(3)})
     assert counted.get() == ("count", 3.0)
+
+
+def test_sentences_become_numbers() -> None:
+    sentences = [["a", "b", "a"], ["c"]]
+    assert mx.rnn.encode_sentences(sentences) == ([[0, 1, 0], [2]], {"\n": -1, "a": 0, "b": 1, "c": 2})
+    assert mx.rnn.encode_sentences(sentences, invalid_label=1, start_label=1)[0] == [[2, 3, 2], [4]]
+    known = {"a": 0, "?": 1}
+    assert mx.rnn.encode_sentences(sentences, known, unknown_token="?") == ([[0, 1, 0], [1]], known)
+    assert mx.rnn.encode_sentences([["z"]], {"a": 0}, unknown_token="?") == ([[1]], {"a": 0, "?": 1})
+
+
+def test_cells_and_their_checkpoints(tmp_path: Any) -> None:
+    stack = mx.rnn.SequentialRNNCell()
+    stack.add(mx.rnn.LSTMCell(3, prefix="a_"))
+    outputs, states = stack.unroll(2, inputs=mx.sym.Variable("data"), merge_outputs=True)
+    assert isinstance(outputs, mx.sym.Symbol) and all(isinstance(one, mx.sym.Symbol) for one in states)
+    module = mx.mod.Module(outputs, label_names=None)
+    module.bind([("data", (2, 2, 4))], for_training=False)
+    module.init_params(mx.init.Uniform(0.5))
+    args, auxiliary = module.get_params()
+    prefix = str(tmp_path / "lstm")
+    mx.rnn.do_rnn_checkpoint(stack, prefix, 2)(1, outputs, args, auxiliary)
+    assert {"a_i2h_f_weight", "a_h2h_o_bias"} < set(mx.model.load_params(prefix, 2)[0])
+    symbol, loaded, _ = mx.rnn.load_rnn_checkpoint(stack, prefix, 2)
+    assert isinstance(symbol, mx.sym.Symbol)
+    assert all(mx.test_utils.same(loaded[name], args[name]) for name in args)
+    fused = mx.rnn.FusedRNNCell(3, num_layers=2, mode="gru", prefix="f_")
+    assert isinstance(fused.unfuse().unroll(2, inputs=mx.sym.Variable("data"))[0][0], mx.sym.Symbol)
+
+
+def test_the_oldest_kind_of_operator() -> None:
+    class Soft(mx.operator.NumpyOp):
+        def __init__(self) -> None:
+            super().__init__(need_top_grad=False)
+
+        def list_arguments(self) -> list[str]:
+            return ["data", "label"]
+
+        def infer_shape(self, in_shape: Any) -> Any:
+            return [in_shape[0], (in_shape[0][0],)], [in_shape[0]]
+
+        def forward(self, in_data: Any, out_data: Any) -> None:
+            values = np.exp(in_data[0])
+            out_data[0][:] = values / values.sum(axis=1, keepdims=True)
+
+        def backward(self, out_grad: Any, in_data: Any, out_data: Any, in_grad: Any) -> None:
+            in_grad[0][:] = out_data[0]
+            in_grad[0][np.arange(2), in_data[1].astype(int)] -= 1
+
+    symbol = Soft()(data=mx.sym.Variable("data"), name="soft")
+    assert symbol.list_arguments() == ["data", "soft_label"] and symbol.list_outputs() == ["soft_output"]
+    executor = symbol.simple_bind(mx.cpu(), data=(2, 3), grad_req={"data": "write"})
+    executor.forward(is_train=True, data=mx.nd.zeros((2, 3)), soft_label=mx.nd.array([2, 0]))
+    executor.backward()
+    np.testing.assert_allclose(executor.grad_dict["data"].asnumpy() * 3, [[1, 1, -2], [-2, 1, 1]], rtol=1e-6)
+
+    class Doubled(mx.operator.NDArrayOp):
+        def forward(self, in_data: Any, out_data: Any) -> None:
+            out_data[0][:] = in_data[0] * 2
+
+        def backward(self, out_grad: Any, in_data: Any, out_data: Any, in_grad: Any) -> None:
+            in_grad[0][:] = out_grad[0] * 2
+
+    utils.check_numeric_gradient(Doubled()(mx.sym.Variable("data")), [np.ones((2, 2))])
+
+
+def test_executors_of_a_module_under_their_old_name() -> None:
+    symbol = mx.sym.LinearRegressionOutput(net(), name="lr")
+    module = mx.mod.Module(symbol, label_names=["lr_label"], context=[mx.cpu(0), mx.cpu(1)])
+    module.bind([("data", (4, 3))], [("lr_label", (4, 2))])
+    module.init_params(mx.init.One())
+    module.init_optimizer(optimizer="sgd", optimizer_params={"learning_rate": 1.0, "rescale_grad": 1.0})
+    batch = mx.io.DataBatch([mx.nd.ones((4, 3))], [mx.nd.zeros((4, 2))])
+    module.forward_backward(batch)
+    group = module._exec_group
+    kept = [[gradient.copyto(gradient.context) for gradient in row] for row in group.grad_arrays]
+    module.forward_backward(batch)
+    for row, others in zip(group.grad_arrays, kept, strict=True):
+        for gradient, other in zip(row, others, strict=True):
+            gradient += other
+    module.update()
+    assert len(group.execs) == 2 and isinstance(group.execs[0].outputs[0], mx.nd.NDArray)
+    # 4 rows, each with the gradient 3 / 2 of a weight, twice
+    assert module.get_params()[0]["fc_weight"].asnumpy().tolist() == [[1 - 2 * 4 * 1.5] * 3] * 2
+
+
+def test_labels_and_predictions_are_counted() -> None:
+    one, other = mx.nd.ones((2,)), mx.nd.ones((3,))
+    assert mx.metric.check_label_shapes([one], [other]) == ([one], [other])
+    assert mx.metric.check_label_shapes(one, mx.nd.zeros((2,)), wrap=True, shape=True)[0] == [one]
+    with pytest.raises(ValueError, match="the same shape"):
+        mx.metric.check_label_shapes(one, other, shape=True)

@@ -84,6 +84,8 @@ cases(
     unequal=lambda: utils.assert_almost_equal(two(), two() + np.eye(2, 3, dtype="f")),
     unequal_shapes=lambda: utils.assert_almost_equal(two(), np.ones(2)),
     no_exception=lambda: utils.assert_exception(len, ValueError, ()),
+    unknown_word=lambda: mx.rnn.encode_sentences([["a", "z"]], {"a": 0}),
+    label_count=lambda: mx.metric.check_label_shapes([1], [1, 2]),
     download=lambda: utils.download("http://example.org/mnist.npz"),
     get_mnist=lambda: utils.get_mnist(),
 )

@@ -29,6 +29,7 @@ _OBJECTS = {
     "base": "MXNetError",
     "context": "Context cpu cpu_pinned current_context gpu gpu_memory_info num_gpus",
     "attribute": "AttrScope",
+    "util": "is_np_array is_np_shape",
 }
 _HOME = {name: module for module, names in _OBJECTS.items() for name in names.split()}
 

@@ -12,6 +12,7 @@ from ... import module as _core
 from ...parallel.merging import merged
 from ...train.batch import DataBatch
 from .array import unwrap, wrap, wrap_all
+from .executor import Executor
 from .io import wrapped
 from .symbol import own
 
@@ -94,9 +95,30 @@ class _Handed(BaseModule):
         return found
 
     @property
+    def _exec_group(self) -> Any:
+        """The executors of the current batch's bucket, under the name by which old programs reach for them."""
+        manager = self._bound("_exec_group")  # type: ignore[attr-defined]
+        return _Group(manager.curr_execgrp or manager.execgrp)
+
+    @property
     def symbol(self) -> Any:
         """The symbol (of the default bucket)."""
         return own(super().symbol)
+
+
+class _Group:
+    """A group of executors whose arrays are NDArrays: ``param_arrays``, ``grad_arrays``, … and ``execs``."""
+
+    def __init__(self, core: Any) -> None:
+        self._core = core
+
+    @property
+    def execs(self) -> list[Executor]:
+        """The executors, one a device."""
+        return [Executor(one) for one in self._core.train_execs]
+
+    def __getattr__(self, name: str) -> Any:
+        return wrap_all(getattr(self._core, name))
 
 
 class Module(_Handed, _core.Module):

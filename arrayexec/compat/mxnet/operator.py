@@ -6,11 +6,21 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ... import operator as _core
+from ... import ops
 from ...errors import OperatorDefinitionError
 from ...operator import get_all_registered
 from .array import wrap
+from .python_op import NDArrayOp, NumpyOp, PythonOp
 
-__all__ = ["CustomOp", "CustomOpProp", "get_all_registered", "register"]
+__all__ = [
+    "CustomOp", "CustomOpProp", "NDArrayOp", "NumpyOp", "PythonOp", "get_all_registered",
+    "get_all_registered_operators", "register",
+]  # fmt: skip
+
+
+def get_all_registered_operators() -> list[str]:
+    """Names of all operators."""
+    return list(ops.list())
 
 
 class CustomOp(_core.CustomOp):

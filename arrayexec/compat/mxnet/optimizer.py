@@ -20,6 +20,14 @@ class Optimizer(_core.Optimizer):
         super().__init_subclass__(**keywords)
         _hand_arrays(cls)
 
+    def create_state_multi_precision(self, index: Any, weight: Any) -> Any:
+        """The state of a parameter."""
+        return self.create_state(index, weight)
+
+    def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
+        """Change a parameter and its state in place."""
+        self.update(index, weight, grad, state)
+
 
 def _hand_arrays(cls: type) -> None:
     """Let what a program's class defines be called with NDArrays."""

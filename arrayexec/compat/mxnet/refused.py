@@ -16,6 +16,11 @@ REFUSED = {
     "th": "Torch functions are not here; mx.operator.CustomOp can call any Python code",
     "torch": "Torch functions are not here; mx.operator.CustomOp can call any Python code",
     "contrib": "operators of mx.contrib are in mx.sym.contrib and mx.nd.contrib",
+    "log": "Python's module logging is used as it is",
+    "notebook": "symbols show themselves in notebooks; mx.viz draws them",
+    "registry": "mx.metric, mx.init, mx.optimizer and mx.operator have register of their own",
+    "runtime": "there are no build options; mx.num_gpus() and arrayexec.ops.list() tell what is there",
+    "library": "operators of other packages are found by their entry points; see docs/operators_howto.md",
     "set_np": "arrays with NumPy's rules are NumPy's own; import numpy",
     "use_np": "arrays with NumPy's rules are NumPy's own; import numpy",
 }

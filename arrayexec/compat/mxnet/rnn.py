@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from ...errors import UnknownNameError
 from ...train import rnn as _core
 from . import model
 from .array import unwrap, wrap_all
 from .io import BucketSentenceIter
 from .symbol import own
 
-__all__ = ["BucketSentenceIter", "do_rnn_checkpoint", "load_rnn_checkpoint", "save_rnn_checkpoint"]
+__all__ = ["BucketSentenceIter", "encode_sentences", "do_rnn_checkpoint", "load_rnn_checkpoint", "save_rnn_checkpoint"]
 
 
 class _Cell:
@@ -56,6 +58,31 @@ def _class(core: type) -> type:
     if core not in _classes:
         _classes[core] = type(core.__name__, (_Cell, core), {"__doc__": core.__doc__})
     return _classes[core]
+
+
+def encode_sentences(
+    sentences: Iterable[Iterable[str]], vocab: dict[str, int] | None = None, invalid_label: int = -1,
+    invalid_key: str = "\n", start_label: int = 0, unknown_token: str | None = None,
+) -> tuple[list[list[int]], dict[str, int]]:  # fmt: skip
+    """Sentences as lists of numbers, and the numbers of words.
+
+    Without ``vocab`` a new word gets the next number from ``start_label`` on, leaving out ``invalid_label``. With one,
+    a word that it has not counts as ``unknown_token``; UnknownNameError where there is none.
+    """
+    numbers = {invalid_key: invalid_label} if vocab is None else vocab
+    following = (number for number in itertools.count(start_label) if number != invalid_label)
+
+    def number_of(word: str) -> int:
+        if word not in numbers and vocab is not None:
+            if unknown_token is None:
+                raise UnknownNameError(f"encode_sentences: vocab has no {word!r}; give unknown_token, or no vocab")
+            word = unknown_token
+        if word not in numbers:
+            taken = set(numbers.values()) if vocab is not None else ()
+            numbers[word] = next(number for number in following if number not in taken)
+        return numbers[word]
+
+    return [[number_of(word) for word in sentence] for sentence in sentences], numbers
 
 
 def _listed(cells: Any) -> list[Any]:
