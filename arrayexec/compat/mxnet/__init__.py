@@ -15,7 +15,7 @@ from .refused import REFUSED
 __version__ = "1.9.1"
 
 _MODULES = {
-    "attribute": "attribute", "base": "base", "callback": "...train.callback", "context": "context",
+    "attribute": "attribute", "base": "base", "callback": "...module.callback", "context": "context",
     "engine": "engine", "executor": "executor", "executor_manager": "...parallel.executor_manager",
     "image": "image", "img": "image", "init": "initializer", "initializer": "initializer", "io": "io",
     "kv": "kvstore", "kvstore": "kvstore", "lr_scheduler": "...train.lr_scheduler", "metric": "metric",

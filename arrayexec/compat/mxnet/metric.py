@@ -10,7 +10,9 @@ from ...train import metric as _core
 from ...train import metric_base as _base
 from .array import unwrap, wrap
 
-__all__ = ["CompositeEvalMetric", "CustomMetric", "EvalMetric", "alias", "check_label_shapes", "create", "np", "register"]
+__all__ = [
+    "CompositeEvalMetric", "CustomMetric", "EvalMetric", "alias", "check_label_shapes", "create", "np", "register",
+]  # fmt: skip
 
 
 class EvalMetric(_base.EvalMetric):
