@@ -14,7 +14,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _MODULES = {
-    "attribute": "symbol.attribute", "callback": "train.callback", "checkpoint": "module.checkpoint", "comm": "comm",
+    "attribute": "symbol.attribute", "callback": "module.callback", "checkpoint": "module.checkpoint", "comm": "comm",
     "context": "context", "errors": "errors", "executor_manager": "parallel.executor_manager", "image": "train.image",
     "init": "train.initializer", "initializer": "train.initializer", "io": "train.io", "kv": "module.kvstore",
     "kvstore": "module.kvstore", "lr_scheduler": "train.lr_scheduler", "metric": "train.metric", "mod": "module",

@@ -28,6 +28,10 @@ _BEFORE = {
 }
 
 
+class StopTraining(Exception):
+    """Raised by a callback of an epoch's end or of an evaluation's end: that epoch is the last one of `fit`."""
+
+
 def call_all(callbacks: Callbacks, *arguments: Any) -> None:
     """Call one callback, or all of several."""
     for callback in [callbacks] if callable(callbacks) else list(callbacks or ()):
@@ -278,7 +282,8 @@ class BaseModule:
         """Bind, initialise and train for the epochs ``begin_epoch`` … ``num_epoch`` − 1.
 
         Callbacks get a `BatchEndParam` after a batch, and (epoch, symbol, arg_params, aux_params) after an epoch; what
-        they change (the optimizer's learning rate, say) counts from the next step on. Metrics leave out rows that only
+        they change (the optimizer's learning rate, say) counts from the next step on. One that raises `StopTraining` at the
+        end of an epoch or of an evaluation makes that epoch the last one. Metrics leave out rows that only
         fill up a batch; with ranks they are those of all ranks at the end of an epoch.
         ``checkpoint``: a directory, or `Checkpoints`, where all is saved after every epoch (and between, see there);
         with ``resume`` training goes on from the newest one there, if there is one.
@@ -328,19 +333,25 @@ class BaseModule:
             log("Epoch[%d] Time cost=%.3f", epoch, time.perf_counter() - start)
             arg_params, aux_params = self.get_params()
             self._before_inference()
-            if epoch_end_callback is not None:
+            stopped = None
+            try:
                 call_all(epoch_end_callback, epoch, self.symbol, arg_params, aux_params)
-            if eval_data is not None:
-                found = self.score(
-                    eval_data, validation_metric, score_end_callback=eval_end_callback,
-                    batch_end_callback=eval_batch_end_callback, epoch=epoch,
-                )  # fmt: skip
-                for name, value in found:
-                    log("Epoch[%d] Validation-%s=%f", epoch, name, value)
+                if eval_data is not None:
+                    found = self.score(
+                        eval_data, validation_metric, score_end_callback=eval_end_callback,
+                        batch_end_callback=eval_batch_end_callback, epoch=epoch,
+                    )  # fmt: skip
+                    for name, value in found:
+                        log("Epoch[%d] Validation-%s=%f", epoch, name, value)
+            except StopTraining as reason:
+                stopped = reason
             train_data.reset()
             begin_batch = 0
             if keeper is not None:
                 keeper.save(self, data=train_data, metric=eval_metric, epoch=epoch + 1)
+            if stopped is not None:
+                log("Epoch[%d] Training ends: %s", epoch, stopped)
+                return
 
     def _announce(self, train_data: Any) -> None:
         """Called with the iterator before a training is bound."""

@@ -45,11 +45,12 @@ class Speedometer:
             return
         _, batch, then = self._last
         speed = (param.nbatch - batch) * self.batch_size / max(now - then, 1e-9)
-        values = "".join(f"\t{name}={value:f}" for name, value in self._metric_values(param.eval_metric))
+        values = "".join(f"\t{name}={value:f}" for name, value in self.metric_values(param.eval_metric))
         _LOG.info("Epoch[%d] Batch [%d-%d]\tSpeed: %.2f samples/sec%s", param.epoch, batch, param.nbatch, speed, values)
         self._last = (param.epoch, param.nbatch, now)
 
-    def _metric_values(self, metric: EvalMetric | None) -> list[tuple[str, float]]:
+    def metric_values(self, metric: EvalMetric | None) -> list[tuple[str, float]]:
+        """Names and values since this was last asked, or with ``auto_reset=False`` since the metric was reset."""
         if metric is None:
             return []
         if not self.auto_reset:
@@ -70,11 +71,17 @@ class ProgressBar:
         self.length = length
         self._file = file
         self._tenths = 0
+        self._last = (-1, 0)  # epoch and batch
+        self._ahead = 0  # 1 where batches count from 0
 
     def __call__(self, param: BatchEndParam) -> None:
-        """Show that batch ``nbatch`` is done."""
+        """Show that batch ``nbatch`` is done; the first one of an epoch is 0 or 1."""
         file = self._file or sys.stdout
-        share = min(1.0, param.nbatch / self.total)
+        if self._last[0] != param.epoch or param.nbatch < self._last[1]:
+            self._ahead, self._tenths = int(param.nbatch == 0), 0
+        self._last = param.epoch, param.nbatch
+        done = param.nbatch + self._ahead
+        share = min(1.0, done / self.total)
         if file.isatty():
             filled = round(self.length * share)
             file.write(f"\r[{'=' * filled}{'-' * (self.length - filled)}] {100 * share:.0f}%")
@@ -83,6 +90,6 @@ class ProgressBar:
         else:
             tenths = int(10 * share)
             if tenths > self._tenths:
-                file.write(f"Epoch[{param.epoch}] {param.nbatch}/{self.total} ({10 * tenths}%)\n")
+                file.write(f"Epoch[{param.epoch}] {done}/{self.total} ({10 * tenths}%)\n")
             self._tenths = tenths
         file.flush()
