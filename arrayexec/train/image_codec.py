@@ -73,7 +73,8 @@ def _decode_npy(data: bytes, where: str) -> Image:
         read = numpy.lib.format.read_array_header_1_0 if major == 1 else numpy.lib.format.read_array_header_2_0
         shape, fortran, kind = read(file)
     except (ValueError, EOFError) as error:
-        raise FileFormatError(f"{where}: an npy header of version 1 or 2 must begin a raw image, but: {error}") from error
+        fact = f"an npy header of version 1 or 2 must begin a raw image, but: {error}"
+        raise FileFormatError(f"{where}: {fact}") from error
     left = len(data) - file.tell()
     if kind != numpy.uint8 or len(shape) not in (2, 3) or fortran or math.prod(shape) != left:
         raise FileFormatError(

@@ -117,12 +117,15 @@ class _Drawn(NamedTuple):
     state: dict[str, Any] | None = None
 
 
-class _Ahead:
-    """Up to ``depth`` batches of one iterator, drawn ahead by a thread that never waits.
+_LINGER = 2.0  # seconds that a thread waits for a batch to be taken before it ends
 
-    The thread ends when enough are there, at the end of the epoch and at a fault; a new one starts when a
-    batch has been taken. So nobody has to stop it: neither a loop that is left, nor the garbage collector,
-    nor the end of the program.
+
+class _Ahead:
+    """Up to ``depth`` batches of one iterator, drawn ahead by a thread.
+
+    The thread ends when nothing has been taken for a while, and a new one starts where it is needed. So
+    nobody has to stop it: neither a loop that is left, nor the garbage collector, nor the end of the
+    program, nor the child of a fork, which has none.
     """
 
     def __init__(self, iterator: DataIter, depth: int) -> None:
@@ -130,9 +133,11 @@ class _Ahead:
         self.state: dict[str, Any] | None = None  # after the batch that was taken last; None: not asked for yet
         self._keeps_state: bool | None = None
         self._ready: deque[_Drawn] = deque()
-        self._changed = threading.Condition()
+        self._changed = threading.Condition()  # guards what follows
         self._thread: threading.Thread | None = None
-        self._drawing = False
+        self._serving = False  # the thread will look for work again
+        self._more = False  # neither the end nor a fault has been drawn
+        self._closing = False
 
     def begin(self) -> None:
         """Start to draw, if nothing has been drawn yet."""
@@ -144,7 +149,7 @@ class _Ahead:
             self._keeps_state = self.state is not None
         with self._changed:
             if self.depth and not self._ready:
-                self._go_on()
+                self._ask()
 
     def take(self) -> _Drawn:
         """What the iterator gives or raises next; after `begin`."""
@@ -153,40 +158,60 @@ class _Ahead:
         return drawn
 
     def stop(self) -> None:
-        """Wait for the thread and drop what it has drawn; a fault in it is no matter."""
-        thread, self._drawing = self._thread, False  # it ends after the batch at hand
+        """Wait for the batch at hand and drop all that has been drawn; a fault in it is no matter."""
+        thread = self._thread
+        self.close()
         if thread is not None:
             thread.join()
         self._ready.clear()
         self.state = self._keeps_state = self._thread = None
+        self._serving = self._more = self._closing = False
+
+    def close(self) -> None:
+        """Let the thread end, but wait for nothing: the garbage collector calls this, and the end of the program."""
+        self._closing = True
+        if self._changed.acquire(blocking=False):
+            self._changed.notify_all()
+            self._changed.release()
 
     def _from_thread(self) -> _Drawn:
         with self._changed:
             while not self._ready:
-                self._go_on()
-                self._changed.wait(timeout=1)  # a thread that was lost, in the child of a fork, never tells
+                self._ask()
+                self._changed.wait(timeout=1)  # a thread that was lost never tells
             drawn = self._ready.popleft()
             if drawn.batch is not None:
-                self._go_on()
+                self._ask()
         return drawn
 
-    def _go_on(self) -> None:
-        if not (self._drawing and self._thread is not None and self._thread.is_alive()):
-            self._drawing = True
-            run = contextvars.copy_context().run  # numpy.errstate and the like are the caller's
-            self._thread = threading.Thread(target=run, args=(self._fill,), name="prefetch", daemon=True)
-            self._thread.start()
+    def _ask(self) -> None:
+        self._more = self._more or not self._ready
+        if self._serving and self._thread is not None and self._thread.is_alive():
+            self._changed.notify_all()
+            return
+        self._serving = True
+        run = contextvars.copy_context().run  # numpy.errstate and the like are the caller's
+        self._thread = threading.Thread(target=run, args=(self._serve,), name="prefetch", daemon=True)
+        self._thread.start()
 
-    def _fill(self) -> None:
-        while True:
+    def _serve(self) -> None:
+        while self._wanted():
             drawn = self._draw()
             with self._changed:
                 self._ready.append(drawn)
-                if drawn.batch is None or len(self._ready) >= self.depth or not self._drawing:
-                    self._drawing = False  # told under the lock: who takes a batch now starts a new thread
-                self._changed.notify()
-                if not self._drawing:
-                    return
+                self._more = drawn.batch is not None
+                self._changed.notify_all()
+
+    def _wanted(self) -> bool:
+        """Wait until a batch is to be drawn; False when the thread is to end."""
+        with self._changed:
+            while not self._closing:
+                if self._more and len(self._ready) < self.depth:
+                    return True
+                if not self._changed.wait(_LINGER):
+                    break
+            self._serving = False  # told under the lock: who asks now starts a new thread
+            return False
 
     def _draw(self) -> _Drawn:
         try:
@@ -224,6 +249,10 @@ class PrefetchingIter(_Wrapper):
         self._names = rename_data, rename_label
         self._take_buckets(self.iters[0])
         self._ahead = [_Ahead(iterator, depth) for iterator in self.iters]
+
+    def __del__(self) -> None:
+        for ahead in getattr(self, "_ahead", ()):
+            ahead.close()
 
     def _stop(self) -> None:
         for ahead in self._ahead:

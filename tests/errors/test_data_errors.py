@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from arrayexec import image, io, recordio
-from arrayexec.train import image_codec, record_augment
+from arrayexec.train import image_codec
 from arrayexec.train.batch import Shard
 from tests.errors.recorder import PACKAGE, Recorder, checks_of
 

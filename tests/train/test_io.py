@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 
 import numpy
 import pytest
@@ -340,8 +341,12 @@ def test_an_exception_of_the_thread_arrives(fail_at):
 
 
 def test_reset_forgets_a_fault_of_a_batch_nobody_asked_for():
-    ahead = io.PrefetchingIter(Faulty(2))
+    inner = Faulty(2)
+    ahead = io.PrefetchingIter(inner)
     next(ahead)
+    deadline = time.monotonic() + 10
+    while inner.step < 2 and time.monotonic() < deadline:
+        time.sleep(0.001)
     ahead.reset()
     assert next(ahead).data[0][0] == 3
 

@@ -87,7 +87,7 @@ def test_a_state_goes_on_with_the_identical_batches(rows, batch_size, handle, sh
     random.seed(5)
     for _ in range(3):
         while sampler.advance():
-            assert again.advance() and all([part.advance() for part in parts])
+            assert [one.advance() for one in (again, *parts)] == [True] * (1 + shards)
             assert again.rows.tolist() == sampler.rows.tolist()
             assert [row for part in parts for row in part.rows.tolist()] == sampler.rows.tolist()
             assert sum(part.pad for part in parts) == sampler.pad
@@ -111,7 +111,8 @@ def test_epoch_is_set_and_one_under_way_goes_on():
     first = [rows.tolist() for rows in sampler]
     sampler.set_epoch(7)
     seventh = [rows.tolist() for rows in sampler]
-    assert sorted(sum(seventh, [])) == sorted(sum(first, [])) == list(range(50))
+    for order in (first, seventh):
+        assert sorted(row for rows in order for row in rows) == list(range(50))
     assert first != seventh
     other = io.ShardedSampler(50, 10, seed=1)
     other.set_epoch(7)

@@ -56,7 +56,7 @@ def values(iterator):
 def settled(iterator):
     """How many have been drawn, once the thread has nothing to do."""
     deadline = time.monotonic() + 10
-    while any(ahead._drawing for ahead in iterator._ahead) and time.monotonic() < deadline:
+    while any(a._more and len(a._ready) < a.depth for a in iterator._ahead) and time.monotonic() < deadline:
         time.sleep(0.001)
     return [inner.drawn for inner in iterator.iters]
 
