@@ -17,6 +17,7 @@ from ..comm import Communicator, GradientBuckets
 from ..context import Context, asnumpy, copyto
 from ..errors import ArgumentError, BucketError, DeviceError, NotBoundError
 from ..streams import current_seed
+from ..train.optimizer import Updater
 from .binding import bind_exec, check_arguments
 from .consistency import check_replicas
 from .executor_group import DataParallelExecutorGroup
@@ -192,10 +193,7 @@ class DataParallelExecutorManager:
                 symbol, arguments, parameters, self.ctx, slices, described, stores=self.stores, logger=self.logger,
                 **self._group_options(symbol, parameters),
             )  # fmt: skip
-            for kind, brought in (("parameters", group.param_names), ("aux", group.aux_names)):
-                for name in self._kept.keys() & set(brought):
-                    check_value(name, self._kept[name], getattr(self._replicas.lead, kind)[name])
-                    self._replicas.write(kind, name, self._kept.pop(name), "set_params")
+            self._replicas.take(self._kept, zip(KINDS, (group.param_names, group.aux_names), strict=True))
             self._bring(symbol)
             self._replicas.catch_up(before)
             self.execgrp_bucket.setdefault(key, group)
@@ -416,12 +414,13 @@ class DataParallelExecutorManager:
         lead = self._replicas.lead
         names = list(self._used)
         gradients, parameters = ([held[name] for name in names] for held in (lead.gradients, lead.parameters))
+        own = isinstance(updater, Updater)  # which tells of what it writes
         if hasattr(updater, "update_all"):
             updater.update_all(names, gradients, parameters)
         else:
             for each in zip(names, gradients, parameters, strict=True):
                 updater(*each)
-        for name, parameter in zip(names, parameters, strict=True):
+        for name, parameter in zip(names, parameters, strict=True) if len(self.stores) > 1 or not own else ():
             self._replicas.write("parameters", name, parameter, "the update")
         if self.comm is not None:
             self.comm.first_step_done()

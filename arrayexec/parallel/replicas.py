@@ -12,6 +12,7 @@ from ..context import Context, asnumpy, context_of, copyto
 from ..errors import UnknownNameError, near_miss
 from ..executor import note_write
 from .binding import DeviceStore
+from .manager_checks import check_value
 
 Array = Any
 KINDS = ("parameters", "aux")
@@ -63,6 +64,13 @@ class Replicas:
                 copyto(array, value)
             note_write(array, words)
         return bool(held)
+
+    def take(self, kept: dict[str, Array], brought: Iterable[tuple[str, Sequence[str]]]) -> None:
+        """Write the values kept for names that a bucket has brought, by kind; ShapeError for one that does not fit."""
+        for kind, names in brought:
+            for name in kept.keys() & set(names):
+                check_value(name, kept[name], getattr(self.lead, kind)[name])
+                self.write(kind, name, kept.pop(name), "set_params")
 
     def broadcast(self, comm: Communicator | None) -> None:
         """Give all ranks and devices the arrays of rank 0's leading device; collective."""
