@@ -50,7 +50,8 @@ def create(name: str = "local", comm: Communicator | None = None) -> KVStore:
             near = ": there are no servers and no asynchronous updates; 'dist_sync' sums over the ranks of MPI"
         known = "local, device, nccl, dist_sync, dist_device_sync or mpi"
         raise ArgumentError(f"kvstore: the type must be {known}, but it is {name!r}{near}")
-    return KVStore(kind, (comm or init()) if kind.startswith("dist") else LocalCommunicator(default_timeout()))
+    comm = (comm or init()) if kind.startswith("dist") else LocalCommunicator(default_timeout())
+    return KVStore(kind, comm, name.lower())
 
 
 @dataclasses.dataclass
@@ -74,8 +75,8 @@ class KVStore:
     returns when its sum is under way; the next call about its key waits, up to the deadline of ``comm``.
     """
 
-    def __init__(self, kind: str, comm: Communicator) -> None:
-        self._kind, self._comm = kind, comm
+    def __init__(self, kind: str, comm: Communicator, name: str) -> None:
+        self._kind, self._comm, self._name = kind, comm, name
         self._entries: dict[Key, _Entry] = {}
         self._updater: Callable[[Key, Array, Array], object] | None = None
         self._two_bit: TwoBit | None = None
@@ -84,8 +85,8 @@ class KVStore:
 
     @property
     def type(self) -> str:
-        """The type: ``local``, ``device``, ``nccl``, ``dist_sync`` or ``dist_device_sync``."""
-        return self._kind
+        """The type as it was given to `create`."""
+        return self._name
 
     @property
     def rank(self) -> int:
