@@ -2,12 +2,12 @@
 
     OPENBLAS_NUM_THREADS=1 python benchmarks/loading.py
 
-The step is forward, backward and update of 784-512-512-10 with 256 rows. ``waits`` sleeps for ``--share`` of a step (a
-disk, a network); ``Python`` computes as long in a loop that holds the interpreter; ``NumPy`` computes as long in large
-products that do not; ``JPEG`` decodes, cuts and mirrors images with Pillow on one thread, as many as take about as long.
-``serial`` draws the next batch after the step, ``ahead`` is `PrefetchingIter`. ``cost`` is the time of a step beside that
-of the step alone in the same rounds: 0.1 is 10 % more. A loader that computes hides only behind a core that the
-step leaves free.
+The step is forward, backward and update of 784-512-512-10 with 256 rows. ``waits`` sleeps for ``--share`` of a
+step (a disk, a network); ``Python`` computes as long in a loop that holds the interpreter; ``NumPy`` computes
+as long in large products that do not; ``JPEG`` decodes, cuts and mirrors images with Pillow on one thread, as
+many as take about as long. ``serial`` draws the next batch after the step, ``ahead`` is `PrefetchingIter`.
+``cost`` is the time of a step beside that of the step alone in the same rounds: 0.1 is 10 % more. A loader that
+computes hides only behind a core that the step leaves free.
 """
 
 from __future__ import annotations
