@@ -309,6 +309,11 @@ class Context:
         return self._device
 
     @property
+    def device_typeid(self) -> int:
+        """The number of the device type in MXNet's files; 0 for a type that it has not."""
+        return {"cpu": 1, "gpu": 2, "cpu_pinned": 3}.get(self.device_type, 0)
+
+    @property
     def xp(self) -> Any:
         """The array namespace: numpy, cupy or that of a registered device."""
         return self.device.xp

@@ -43,6 +43,7 @@ def test_context_is_a_value() -> None:
     assert Context(gpu(2)).device_id == 2
     assert cpu(np.int64(2)) == cpu(2)
     assert pickle.loads(pickle.dumps(cpu(5))) == cpu(5)
+    assert [one.device_typeid for one in (cpu(1), gpu(0), cpu_pinned(2))] == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -187,6 +188,14 @@ def test_copyto_refuses() -> None:
         copyto(target, target.copy())
     assert str(caught.value) == "copyto: the destination float32 (2, 2) is read-only"
     assert not target.any()
+
+
+def test_subclasses_of_numpy_come_as_plain_arrays() -> None:
+    odd = np.array([[1.0, 2.0]]).view(np.matrix)  # whose product is not elementwise
+    assert type(asnumpy(odd)) is np.ndarray and np.shares_memory(asnumpy(odd), odd)
+    target = np.zeros((1, 2))
+    copyto(target, odd)
+    assert target.tolist() == [[1, 2]]
 
 
 def test_asnumpy_and_namespace() -> None:

@@ -20,7 +20,7 @@ _MODULES = {
     "image": "image", "img": "image", "init": "initializer", "initializer": "initializer", "io": "io",
     "kv": "kvstore", "kvstore": "kvstore", "lr_scheduler": "...train.lr_scheduler", "metric": "metric",
     "mod": "module", "model": "model", "module": "module", "mon": "monitor", "monitor": "monitor",
-    "name": "...symbol.naming", "nd": "ndarray", "ndarray": "ndarray", "operator": "operator", "opt": "optimizer",
+    "name": "name", "nd": "ndarray", "ndarray": "ndarray", "operator": "operator", "opt": "optimizer",
     "optimizer": "optimizer", "profiler": "profiler", "random": "random", "recordio": "...train.recordio",
     "rnd": "random", "rnn": "rnn", "sym": "symbol", "symbol": "symbol", "test_utils": "test_utils", "util": "util",
     "visualization": "visualization", "viz": "visualization",
