@@ -17,7 +17,6 @@ from ..comm import Communicator, GradientBuckets
 from ..context import Context, asnumpy, copyto
 from ..errors import ArgumentError, BucketError, DeviceError, NotBoundError
 from ..streams import current_seed
-from ..train.optimizer import Updater
 from .binding import bind_exec, check_arguments
 from .consistency import check_replicas
 from .executor_group import DataParallelExecutorGroup
@@ -411,17 +410,7 @@ class DataParallelExecutorManager:
         self._updated = True
         if not self._summed:
             self._sum()
-        lead = self._replicas.lead
-        names = list(self._used)
-        gradients, parameters = ([held[name] for name in names] for held in (lead.gradients, lead.parameters))
-        own = isinstance(updater, Updater)  # which tells of what it writes
-        if hasattr(updater, "update_all"):
-            updater.update_all(names, gradients, parameters)
-        else:
-            for each in zip(names, gradients, parameters, strict=True):
-                updater(*each)
-        for name, parameter in zip(names, parameters, strict=True) if len(self.stores) > 1 or not own else ():
-            self._replicas.write("parameters", name, parameter, "the update")
+        self._replicas.apply(updater, list(self._used))
         if self.comm is not None:
             self.comm.first_step_done()
         if self.check_every and self.step % self.check_every == 0:

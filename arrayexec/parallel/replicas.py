@@ -11,6 +11,7 @@ from ..comm import Communicator
 from ..context import Context, asnumpy, context_of, copyto
 from ..errors import UnknownNameError, near_miss
 from ..executor import note_write
+from ..train.optimizer import Updater
 from .binding import DeviceStore
 from .manager_checks import check_value
 
@@ -109,6 +110,19 @@ class Replicas:
                     copyto(part, gradients[name])
                 with context.device.enter():
                     context.xp.add(total, part, out=total)
+
+    def apply(self, updater: Any, names: Sequence[str]) -> None:
+        """Update parameters of the leading device by its gradients, at once if the updater can; give them to all."""
+        gradients, parameters = ([held[name] for name in names] for held in (self.lead.gradients, self.lead.parameters))
+        if hasattr(updater, "update_all"):
+            updater.update_all(names, gradients, parameters)
+        else:
+            for each in zip(names, gradients, parameters, strict=True):
+                updater(*each)
+        if isinstance(updater, Updater) and len(self.stores) == 1:
+            return  # it has told of its writes
+        for name, parameter in zip(names, parameters, strict=True):
+            self.write("parameters", name, parameter, "the update")
 
     def zero_gradients(self) -> None:
         """Set all gradients of all devices to zero."""
