@@ -10,8 +10,9 @@ from ..dims import ANY
 from ..errors import format_shape
 from ..registry import Op, Sample, Temp, register_op
 from ..streams import width
+from .bounds import at_least, at_most
 from .checks import check_floating, check_numbers
-from .error_function import erf
+from .error_function import erf, pieces
 from .precision import wide
 from .softmax import class_view, keep_where, sigmoid
 
@@ -57,14 +58,14 @@ class Activation(Op):
     def forward(self, xp: Any, data: Any, out: Any, size: Temp) -> None:
         match self.act_type:
             case "relu":
-                xp.maximum(data, 0, out=out)
+                at_least(xp, data, 0, out)
             case "sigmoid":
                 sigmoid(xp, data, out)
             case "tanh":
                 xp.tanh(data, out=out)
             case "softrelu":
                 _overshoot(xp, data, size)
-                xp.maximum(data, 0, out=out)
+                at_least(xp, data, 0, out)
                 xp.add(out, size, out=out)
             case "softsign":
                 xp.abs(data, out=size)
@@ -72,7 +73,7 @@ class Activation(Op):
                 xp.divide(data, size, out=out)
             case "log_sigmoid":
                 _overshoot(xp, data, size)
-                xp.minimum(data, 0, out=out)
+                at_most(xp, data, 0, out)
                 xp.subtract(out, size, out=out)
             case "mish":
                 _soft_gate(xp, data, size)
@@ -232,28 +233,29 @@ class LeakyReLU(Op):
     ) -> None:  # fmt: skip
         match self.act_type:
             case "gelu":
-                xp.multiply(data, math.sqrt(0.5), out=root)
-                erf(xp, root, below, spare, scratch)
-                xp.add(below, 1, out=below)
-                xp.multiply(below, data, out=below)
-                xp.multiply(below, 0.5, out=out, casting="same_kind")
+                for x, y, part, *room in pieces(xp, (data, out), (below, root, spare, scratch)):
+                    xp.multiply(x, math.sqrt(0.5), out=room[0])
+                    erf(xp, room[0], part, *room[1:])
+                    xp.add(part, 1, out=part)
+                    xp.multiply(part, x, out=part)
+                    xp.multiply(part, 0.5, out=y, casting="same_kind")
                 return
             case "leaky":  # the line of slope lies above or below the diagonal on the right side of 0
                 xp.multiply(data, self.slope, out=below)
                 (xp.maximum if self.slope <= 1 else xp.minimum)(data, below, out=out)
                 return
             case "prelu":
-                xp.minimum(data, 0, out=below)
+                at_most(xp, data, 0, below)
                 xp.multiply(below, _channels(gamma, data), out=below)
             case "rrelu":
                 self._draw(xp, rng if is_train else None, data, mask, above, noise)
                 xp.multiply(data, mask, out=out)
                 return
             case _:
-                xp.minimum(data, 0, out=below)
+                at_most(xp, data, 0, below)
                 xp.expm1(below, out=below)
                 xp.multiply(below, _SELU_ALPHA if self.act_type == "selu" else self.slope, out=below)
-        xp.maximum(data, 0, out=out)
+        at_least(xp, data, 0, out)
         xp.add(out, below, out=out)
         if self.act_type == "selu":
             xp.multiply(out, _SELU_SCALE, out=out)
@@ -282,7 +284,7 @@ class LeakyReLU(Op):
         above: Temp, root: Temp, scratch: Temp, spare: Temp,
     ) -> None:  # fmt: skip
         if dgamma is not None:
-            xp.minimum(data, 0, out=below)
+            at_most(xp, data, 0, below)
             xp.multiply(below, dout, out=below)
             rows, channels, places = class_view(data.shape, dgamma.size > 1)
             parts = below.reshape((rows, channels, places) if dgamma.size > 1 else (rows * channels, 1, places))
@@ -293,17 +295,11 @@ class LeakyReLU(Op):
             case "rrelu":
                 xp.multiply(dout, mask, out=ddata)
                 return
-            case "gelu":  # Φ(x) + x φ(x)
-                xp.multiply(data, math.sqrt(0.5), out=root)
-                erf(xp, root, below, spare, scratch)
-                xp.add(below, 1, out=below)
-                xp.multiply(root, root, out=scratch)
-                xp.negative(scratch, out=scratch)
-                xp.exp(scratch, out=scratch)
-                xp.multiply(scratch, data, out=scratch)
-                xp.multiply(scratch, math.sqrt(2 / math.pi), out=scratch)
-                xp.add(below, scratch, out=below)
-                xp.multiply(below, 0.5, out=below)
+            case "gelu":
+                for x, arriving, leaving, *room in pieces(xp, (data, dout, ddata), (below, root, scratch, spare)):
+                    _gelu_slope(xp, x, *room)
+                    xp.multiply(arriving, room[0], out=leaving, casting="same_kind")
+                return
             case "leaky":
                 below.fill(self.slope)
                 self._combine(xp, out if self.slope >= 0 else data, below, above)
@@ -331,6 +327,20 @@ class LeakyReLU(Op):
             case _:
                 return None
         return {"data": dout * slope}
+
+
+def _gelu_slope(xp: Any, data: Any, slope: Any, root: Any, scratch: Any, spare: Any) -> None:
+    """``slope`` = Φ(x) + x φ(x)."""
+    xp.multiply(data, math.sqrt(0.5), out=root)
+    erf(xp, root, slope, spare, scratch)
+    xp.add(slope, 1, out=slope)
+    xp.multiply(root, root, out=scratch)
+    xp.negative(scratch, out=scratch)
+    xp.exp(scratch, out=scratch)
+    xp.multiply(scratch, data, out=scratch)
+    xp.multiply(scratch, math.sqrt(2 / math.pi), out=scratch)
+    xp.add(slope, scratch, out=slope)
+    xp.multiply(slope, 0.5, out=slope)
 
 
 def _channels(gamma: Any, data: Any) -> Any:

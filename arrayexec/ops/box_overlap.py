@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from .bounds import at_least
 from .precision import wide
 
 Array = Any
@@ -35,11 +36,11 @@ def overlap(xp: Any, a: Array, b: Array, pairs: Array, extra: float = 0.0) -> Ar
         xp.subtract(length, scratch, out=length)
         if extra:
             xp.add(length, extra, out=length)
-        xp.maximum(length, 0, out=length)
+        at_least(xp, length, 0, length)
     xp.multiply(both, side, out=both)
     xp.add(a[4, :, None], b[4], out=scratch)
     xp.subtract(scratch, both, out=scratch)
-    xp.maximum(scratch, float(xp.finfo(scratch.dtype).tiny), out=scratch)  # two empty boxes: 0, not 0/0
+    at_least(xp, scratch, float(xp.finfo(scratch.dtype).tiny), scratch)  # two empty boxes: 0, not 0/0
     return xp.divide(both, scratch, out=both)
 
 

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 from ..dims import UNKNOWN
 from ..errors import format_shape
 from ..registry import Op, Sample, Temp, register_op
+from .bounds import at_least
 from .checks import check_floating
 from .index import gather
 from .precision import wide
@@ -130,7 +131,7 @@ class CTCLoss(Op):
         total = xp.sum(row, axis=1, keepdims=True)
         xp.divide(row, total, out=row)
         xp.subtract(out, xp.log(total), out=out)
-        xp.maximum(out, LOW, out=out)
+        at_least(xp, out, LOW, out)
 
     def forward(
         self, xp: Any, data: Array, label: Array, data_lengths: Array, label_lengths: Array, out0: Array, alpha: Array,

@@ -28,6 +28,7 @@ import numpy as np
 
 from ..errors import ArgumentError
 from ..registry import Op, Sample, Temp, get_op, register_op
+from .bounds import at_least, at_most
 from .checks import check_floating, check_numbers
 from .error_function import erf
 from .precision import wide
@@ -46,6 +47,7 @@ FUNCTIONS = _LOGICAL | SPECIAL.keys() | frozenset(
 )
 """Functions that a formula may call: ufuncs of NumPy and CuPy, and ``where``, ``erf`` and those of :mod:`.special`."""
 _INFIX = {"add": " + ", "subtract": " - ", "multiply": " * ", "negative": "-"}  # what Python does as well with numbers
+_BOUNDS = {"maximum": "at_least", "minimum": "at_most"}  # of an array and a number
 _SCRATCH = {"erf": 2} | dict.fromkeys(SPECIAL, 0)  # functions of this package: arrays of scratch beside the result
 
 
@@ -211,6 +213,8 @@ class _Writer:
         operands, taken = self.operands(function, arguments, target)
         if function == "power":
             self.step(f"power(xp, {operands[0]}, {operands[1]}, {target})", operands, target)
+        elif function in _BOUNDS and self.constant(arguments[1]):
+            self.step(f"{_BOUNDS[function]}(xp, {operands[0]}, {operands[1]}, {target})", operands, target)
         elif function in _SCRATCH:
             extra = [self.take("t") for _ in range(_SCRATCH[function])]
             self.step(f"{function}(xp, {', '.join((*operands, target, *extra))})", operands, target)
@@ -361,6 +365,7 @@ def _bodies(row: Row, expression: Expression, reads: Mapping[str, tuple[str, ...
         source += [_header("backward", parameters, backward.scratch), *lines, ""]
     filename, text = f"<elementwise operator {row.name}>", "\n".join(source)
     space: dict[str, Any] = {"np": np, "Temp": Temp, "erf": erf, "power": power, "sum_to": sum_to, **SPECIAL}
+    space |= {"at_least": at_least, "at_most": at_most}
     exec(compile(text, filename, "exec", dont_inherit=True), space)  # text made from this package's own tables
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)  # for tracebacks
     # A value that is computed on the way would be cut to a whole number in an integer array.

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..dims import UNKNOWN, replace
 from ..registry import Op, Sample, Temp, register_op
+from .bounds import at_least
 from .checks import check_axis, check_floating
 from .index import class_places, class_temps, gather
 from .precision import wide
@@ -81,7 +82,7 @@ class SVMOutput(Op):
             xp.multiply(out, scale, out=out)
         else:
             xp.add(values, self.margin, out=out)
-            xp.maximum(out, 0, out=out)
+            at_least(xp, out, 0, out)
             xp.multiply(out, 2 * scale, out=out)
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from ..dims import ANY, UNKNOWN, product
 from ..errors import format_shape
 from ..registry import Op, Sample, Temp, register_op
+from .bounds import at_least
 from .checks import check_axis, check_floating
 from .index import class_places, class_temps, gather
 from .precision import wide
@@ -369,7 +370,7 @@ class softmax_cross_entropy(Op):
     ) -> None:  # fmt: skip
         softmax_into(xp, data, prob, 1, row)
         self._pick(xp, label, prob, place, index, outside, picked)
-        xp.maximum(picked, _FLOOR, out=picked)
+        at_least(xp, picked, _FLOOR, picked)
         xp.log(picked, out=picked)
         xp.multiply(picked, outside, out=picked)
         out[...] = -xp.sum(picked.reshape(1, -1), axis=1, dtype=wide(out.dtype))

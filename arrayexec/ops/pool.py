@@ -256,8 +256,8 @@ class Pooling(Op):
         free.fill(True)
         for there, here in self._places(data.shape[:-2], out.shape[:-2]):
             there, spans = there[1:], list(zip(here[1:], strides, strict=True))
-            here = (*(span.start % stride for span, stride in spans),
-                    *(slice(span.start // stride, (span.stop - 1) // stride + 1) for span, stride in spans))  # fmt: skip
+            here = tuple(span.start % stride for span, stride in spans)
+            here += tuple(slice(span.start // stride, (span.stop - 1) // stride + 1) for span, stride in spans)
             xp.equal(x[here], y[there], out=now[there])
             xp.logical_and(now[there], free[there], out=now[there])
             xp.logical_xor(free[there], now[there], out=free[there])

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from .bounds import at_least
+
 Array = Any
 FLOAT32 = np.dtype("float32")
 SHORT = 1 << 15  # values that are converted at once
@@ -65,7 +67,7 @@ def _narrow(xp: Any, source: Array, target: Array, room: Array) -> None:
         xp.bitwise_and(source.view(np.int16)[..., 1::2], -0x8000, out=found)  # the sign
         xp.bitwise_and(bits, 0x7F800000, out=power.view(np.int32))
         xp.multiply(power, 1.5 * 2**13, out=power)
-        xp.maximum(power, 0.75, out=power)  # all values below 2⁻¹⁴ have the same step
+        at_least(xp, power, 0.75, power)  # all values below 2⁻¹⁴ have the same step
         xp.add(source, power, out=source)
         xp.subtract(source, power, out=source)
         xp.multiply(source, 2.0**-112, out=source)
