@@ -82,3 +82,84 @@ def test_an_executor_on_the_device(ctx: Context) -> None:
     executor.backward(mx.nd.ones((3, 2), ctx))
     assert executor.grad_dict["fc_bias"].asnumpy().tolist() == [3, 3]
     assert unwrap(executor.outputs[0]) is executor.core.outputs[0]
+
+
+def test_a_module_on_the_device(ctx: Context) -> None:
+    class Right(mx.metric.EvalMetric):
+        def __init__(self) -> None:
+            super().__init__("right")
+
+        def update(self, labels: list[mx.nd.NDArray], preds: list[mx.nd.NDArray]) -> None:
+            assert isinstance(preds[0], DeviceNDArray)
+            right = mx.nd.argmax(preds[0], axis=1).asnumpy() == labels[0].asnumpy()
+            self.sum_metric += right.sum()
+            self.num_inst += right.size
+
+    class Plain(mx.optimizer.Optimizer):
+        def create_state(self, index: int, weight: mx.nd.NDArray) -> mx.nd.NDArray:
+            return mx.nd.zeros(weight.shape, weight.context)
+
+        def update(self, index: int, weight: mx.nd.NDArray, grad: mx.nd.NDArray, state: mx.nd.NDArray) -> None:
+            assert isinstance(weight, mx.nd.NDArray) and weight.context == state.context == grad.context
+            contexts.add(weight.context)
+            self._update_count(index)
+            state += grad
+            weight -= self._get_lr(index) * self.rescale_grad * grad
+
+    hidden = mx.sym.FullyConnected(mx.sym.Variable("data"), num_hidden=3, name="fc")
+    symbol = mx.sym.SoftmaxOutput(hidden, name="softmax")
+    contexts = set()
+    rows = np.random.RandomState(0).randn(12, 4).astype(np.float32)
+    labels = rows[:, :3].argmax(axis=1).astype(np.float32)
+    found = []
+    for context, metric in ((ctx, Right()), (mx.cpu(), "acc")):
+        module = mx.mod.Module(symbol, context=context)
+        start = {"fc_weight": mx.nd.ones((3, 4)) * 0.1, "fc_bias": mx.nd.zeros((3,))}
+        module.fit(
+            mx.io.NDArrayIter(rows, labels, 4), eval_metric=metric, num_epoch=2, arg_params=start,
+            optimizer=Plain(learning_rate=0.5, rescale_grad=0.25),
+        )  # fmt: skip
+        predicted = module.predict(mx.io.NDArrayIter(rows, None, 5))
+        assert predicted.shape == (12, 3) and predicted.context == context
+        args, _ = module.get_params()
+        assert args["fc_weight"].context == mx.cpu(0)
+        found.append([predicted.asnumpy(), args["fc_weight"].asnumpy()])
+    assert contexts == {ctx, mx.cpu()}
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_a_custom_operator_on_the_device(ctx: Context) -> None:
+    seen = []
+
+    class Twice(mx.operator.CustomOp):
+        def forward(self, is_train, req, in_data, out_data, aux):  # type: ignore[no-untyped-def]
+            seen.append(in_data[0].context)
+            self.assign(out_data[0], req[0], in_data[0] * 2)
+
+        def backward(self, req, out_grad, in_data, out_data, in_grad, aux):  # type: ignore[no-untyped-def]
+            self.assign(in_grad[0], req[0], out_grad[0] * 2)
+
+    @mx.operator.register("compat_twice")
+    class TwiceProp(mx.operator.CustomOpProp):
+        def create_operator(self, ctx, shapes, dtypes):  # type: ignore[no-untyped-def]
+            return Twice()
+
+    executor = mx.sym.Custom(mx.sym.Variable("x"), op_type="compat_twice").simple_bind(ctx, x=(2, 2))
+    assert executor.forward(is_train=True, x=mx.nd.ones((2, 2), ctx))[0].asnumpy().tolist() == [[2, 2], [2, 2]]
+    executor.backward(mx.nd.ones((2, 2), ctx))
+    assert executor.grad_dict["x"].asnumpy().tolist() == [[2, 2], [2, 2]] and seen == [ctx]
+    assert mx.nd.Custom(mx.nd.ones((1,), ctx), op_type="compat_twice").asnumpy().tolist() == [2]
+
+
+def test_stores_and_draws_on_the_device(ctx: Context) -> None:
+    store, out = mx.kv.create("device"), mx.nd.zeros((2,), ctx)
+    store.init(1, mx.nd.ones((2,), ctx))
+    store.push(1, [mx.nd.ones((2,), ctx), mx.nd.ones((2,), ctx)])
+    store.pull(1, out=out)
+    assert out.asnumpy().tolist() == [2, 2]
+    drawn = mx.nd.random.uniform(3, 4, shape=(5,), ctx=ctx)
+    assert drawn.context == ctx and 3 <= drawn.min().asscalar() <= drawn.max().asscalar() < 4
+    weight = mx.nd.ones((2,), ctx)
+    mx.nd.sgd_update(weight, mx.nd.ones((2,), ctx), lr=0.5, wd=0.5, clip_gradient=0.5, out=weight)
+    assert weight.asnumpy().tolist() == [0.5, 0.5]
