@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from arrayexec import files
+from arrayexec.cli.convert import convert
 from arrayexec.train.mxnet_states import from_mxnet
 from arrayexec.train.optimizer import create
 from tests.errors.recorder import PACKAGE, Recorder, checks_of
@@ -25,7 +26,7 @@ from tests.unit.test_files import V2, dense, params, shape
 
 RECORDER = Recorder(
     Path(__file__).parent / "texts_files.txt",
-    [*sorted((PACKAGE / "files").rglob("*.py")), PACKAGE / "train" / "mxnet_states.py"],
+    [*sorted((PACKAGE / "files").rglob("*.py")), PACKAGE / "train" / "mxnet_states.py", PACKAGE / "cli" / "convert.py"],
     internal={"ValueError"},
     elsewhere={
         "files/source.py": {
@@ -301,6 +302,29 @@ cases(
     fit_optimizer=fitted({"states": {}, "optimizer": {"class": "Adam"}}),
     fit_parameters=fitted({"states": {5: zeros(1)}, "optimizer": {"class": "SGD"}}),
     fit_arrays=fitted({"states": {0: (zeros(1), zeros(1))}, "optimizer": {"class": "SGD"}}),
+)
+
+# --- files: the command line ------------------------------------------------------------------------------------------
+
+
+def converted(target: str, text: str = "") -> Callable[[], Any]:
+    """A case: turn a symbol file of this text, or one of arrays, into another file, which exists if it is ``there``."""
+
+    def call() -> Any:
+        Path("there.npz").touch()
+        if text:
+            Path("a").write_text(text)
+        else:
+            files.save("a", [zeros(1)])
+        return list(convert("a", target))
+
+    return call
+
+
+cases(
+    convert_to_what_exists=converted("there.npz"),
+    convert_symbol_to_arrays=converted("b.params", "{}"),
+    convert_arrays_to_symbol=converted("b.json"),
 )
 
 # --- the tests -------------------------------------------------------------------------------------------------------
