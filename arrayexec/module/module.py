@@ -131,9 +131,7 @@ class Module(BoundModule):
             raise ArgumentError("bind: inputs_need_grad=True needs for_training=True, but it is False")
         held = self.get_params() if self.params_initialized else None
         shapes = Described.of(data_shapes, label_shapes)
-        self._same_names("data_shapes", shapes.provide_data, self._data_names)
-        if shapes.provide_label:
-            self._same_names("label_shapes", shapes.provide_label, self._label_names)
+        self._check_shapes(shapes)
         shared = None
         if shared_module is not None:
             if not isinstance(shared_module, Module):
@@ -151,12 +149,15 @@ class Module(BoundModule):
             self._set(held)
             self._params = None
 
-    @staticmethod
-    def _same_names(title: str, items: Sequence[Any], names: Sequence[str]) -> None:
-        given = [item.name for item in items]
-        if sorted(given) != sorted(names):
-            where = title.replace("shapes", "names")
-            raise ArgumentError(f"bind: {title} must describe {where} {names}, but they describe {given}")
+    def _check_shapes(self, shapes: Described) -> None:
+        """ArgumentError unless all data are described, and with labels all that the symbol has."""
+        arguments = self._symbol.list_arguments()
+        data, labels = ([item.name for item in items] for items in (shapes.provide_data, shapes.provide_label))
+        wanted = [name for name in self._label_names if name in arguments]
+        if sorted(data) != sorted(self._data_names):
+            raise ArgumentError(f"bind: data_shapes must describe data_names {self._data_names}, but describe {data}")
+        if labels and sorted(wanted) != sorted(name for name in labels if name in arguments):  # others nobody reads
+            raise ArgumentError(f"bind: label_shapes must describe label_names {wanted}, but describe {labels}")
 
     def _make_manager(self, comm: Any) -> None:
         """Bind anew, with nothing but zeros for parameters."""

@@ -469,6 +469,18 @@ def test_training_without_labels() -> None:
     assert losses[-1] < 0.8 * losses[2]
 
 
+def test_labels_nobody_asked_for_are_for_metrics_alone() -> None:
+    data = sym.Variable("data")
+    net = sym.LinearRegressionOutput(sym.FullyConnected(data, num_hidden=6, name="fc"), sym.BlockGrad(data), name="out")
+    losses = []
+    for names in (None, ("softmax_label",)):
+        module = ax.mod.Module(net, label_names=names)
+        metric = ax.metric.CustomMetric(lambda label, pred: float(len(label) + len(pred)))
+        module.fit(batches(8), batches(7, pad=True), metric, num_epoch=1, initializer=ax.init.One(), validation_metric=metric)
+        losses.append(module.score(batches(8), metric)[0][1])
+    assert losses == [16.0, 16.0]
+
+
 def test_labels_nobody_asked_for_are_left_alone() -> None:
     net = sym.FullyConnected(sym.Variable("data"), num_hidden=3, name="fc")
     module = ax.mod.Module(net, label_names=None)
