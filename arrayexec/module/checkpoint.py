@@ -85,7 +85,7 @@ def _state(model: Any, updater: Any, data: Any, metric: Any, position: Position)
     own = {
         "parts": [part.held.own_state() for part in parts],
         "data": _data_state(data),
-        "metric": None if metric is None else np.asarray(metric.state()),
+        "metric": np.asarray(metric.state()) if hasattr(metric, "state") else None,
         "inputs": _kept_inputs(model),
     }
     return {

@@ -51,7 +51,7 @@ class Training:
 
     def __init__(
         self, face: str, net: str, rule: str, devices: int = 1, comm: Any = None, seed: int = 7,
-        last_batch_handle: str = "pad",
+        last_batch_handle: str = "pad", contexts: list[Any] | None = None,
     ) -> None:  # fmt: skip
         ax.random.seed(seed)
         rng = np.random.default_rng(5)
@@ -62,7 +62,7 @@ class Training:
         )  # fmt: skip
         self.metric = ax.metric.create("acc")
         self.rule = RULES[rule]()
-        self.contexts = [ax.cpu(i) for i in range(devices)]
+        self.contexts = contexts or [ax.cpu(i) for i in range(devices)]
         self.comm, self.steps, self.epoch, self.batch = comm, 0, 0, 0
         self.updater: Any = None
         symbol = NETS[net]()
@@ -121,7 +121,7 @@ class Training:
         """Parameters, states (means), the optimizer's state, the metric, the rows that come next."""
         if self.face == "manager":
             held = self.model.stores[0]
-            arrays = [{n: np.empty_like(a) for n, a in d.items()} for d in (held.parameters, held.aux)]
+            arrays = [{n: np.empty(a.shape, a.dtype) for n, a in d.items()} for d in (held.parameters, held.aux)]
             self.model.copy_to(*arrays)
         else:
             arrays = list(self.model.get_params())

@@ -13,6 +13,7 @@ from arrayexec.errors import CheckpointError
 from arrayexec.module.checkpoint import Checkpoints
 from tests.module.resuming import STEPS, Training, near, same
 from tests.parallel.parallelized import batches, build, train
+from tests.strict_device import strict
 
 FACES = ["manager", "module"]
 
@@ -162,3 +163,14 @@ def test_parallel_models(tmp_path: Path, name: str, devices: list[int]) -> None:
             assert np.array_equal(model.blob(key), value), key
         else:
             np.testing.assert_allclose(model.blob(key), value, rtol=2e-4, atol=1e-5, err_msg=key)
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("net", ["dropout", "norm"])
+def test_arrays_that_are_not_in_host_memory(tmp_path: Path, face: str, net: str) -> None:
+    def made() -> Training:
+        return Training(face, net, "adam", contexts=[strict(0), strict(1)])
+
+    whole = made()
+    whole.go_on(STEPS)
+    same(interrupted(tmp_path, 7, made, made), whole.result())
