@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
 from typing import Any, Protocol
 
 import numpy
@@ -119,6 +118,7 @@ class _ImageRows(RowIter):
         self.who, self.source, self.augment, self.threads = who, source, augment, threads
         self.data_shape = check_data_shape(who, data_shape)
         self.label_width = label_width
+        self._workers: tuple[int, ThreadPoolExecutor] | None = None
         if len(source) == 0:
             raise FileFormatError(f"{who}: there must be at least one image, but there is none")
         sampler = ShardedSampler(
@@ -127,9 +127,10 @@ class _ImageRows(RowIter):
         label_shape = () if label_width == 1 else (label_width,)
         super().__init__(sampler, [(names[0], self.data_shape, dtype)], [(names[1], label_shape, numpy.float32)])
 
-    @cached_property
     def _pool(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(self.threads, "images")
+        if self._workers is None or self._workers[0] != os.getpid():  # the child of a fork has no threads
+            self._workers = os.getpid(), ThreadPoolExecutor(self.threads, "images")
+        return self._workers[1]
 
     def read(self, rows: Rows) -> tuple[list[Array], list[Array]]:
         """The images of these rows, read, decoded and changed by several threads, and their labels."""
@@ -154,7 +155,7 @@ class _ImageRows(RowIter):
             data[place] = changed.transpose(2, 0, 1)
 
         if self.threads > 1 and rows.size > 1:
-            list(self._pool.map(one, range(rows.size)))
+            list(self._pool().map(one, range(rows.size)))
         else:
             for place in range(rows.size):
                 one(place)

@@ -136,6 +136,7 @@ class _Ahead:
         self._changed = threading.Condition()  # guards what follows
         self._thread: threading.Thread | None = None
         self._serving = False  # the thread will look for work again
+        self._drawing = False  # it is at a batch
         self._more = False  # neither the end nor a fault has been drawn
         self._closing = False
 
@@ -165,7 +166,7 @@ class _Ahead:
             thread.join()
         self._ready.clear()
         self.state = self._keeps_state = self._thread = None
-        self._serving = self._more = self._closing = False
+        self._serving = self._drawing = self._more = self._closing = False
 
     def close(self) -> None:
         """Let the thread end, but wait for nothing: the garbage collector calls this, and the end of the program."""
@@ -189,7 +190,9 @@ class _Ahead:
         if self._serving and self._thread is not None and self._thread.is_alive():
             self._changed.notify_all()
             return
-        self._serving = True
+        if self._drawing and self._keeps_state:  # lost with its thread, in the child of a fork: once more
+            self.iterator.set_state((self._ready[-1].state if self._ready else None) or self.state or {})
+        self._serving, self._drawing = True, False
         run = contextvars.copy_context().run  # numpy.errstate and the like are the caller's
         self._thread = threading.Thread(target=run, args=(self._serve,), name="prefetch", daemon=True)
         self._thread.start()
@@ -199,6 +202,7 @@ class _Ahead:
             drawn = self._draw()
             with self._changed:
                 self._ready.append(drawn)
+                self._drawing = False
                 self._more = drawn.batch is not None
                 self._changed.notify_all()
 
@@ -207,6 +211,7 @@ class _Ahead:
         with self._changed:
             while not self._closing:
                 if self._more and len(self._ready) < self.depth:
+                    self._drawing = True
                     return True
                 if not self._changed.wait(_LINGER):
                     break

@@ -189,6 +189,25 @@ def test_the_child_of_a_fork_draws_for_itself():
     assert values(ahead) == [2, 3]
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.parametrize("depth", [1, 3])
+def test_a_batch_that_was_drawn_at_the_time_of_the_fork_is_drawn_again(depth):
+    class Slow(io.NDArrayIter):
+        def read(self, rows):
+            time.sleep(0.1)
+            return super().read(rows)
+
+    ahead = io.PrefetchingIter(Slow(numpy.arange(6.0)), depth=depth)
+    next(ahead)
+    time.sleep(0.05)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if values(ahead) == [1, 2, 3, 4, 5] else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert values(ahead) == [1, 2, 3, 4, 5]
+
+
 def test_error_handling_of_numpy_is_that_of_the_caller():
     class Dividing(Counting):
         def next(self):
