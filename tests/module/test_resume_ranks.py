@@ -51,3 +51,8 @@ def test_other_ranks_go_on_within_rounding(tmp_path: Path, face: str, rule: str,
 def test_what_rank_0_cannot_do_is_said_on_all(tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir()
     Runs(tmp_path, "module", "norm", "adam", 1, at=1)("refused", 2)
+
+
+def test_fit_is_stopped_and_called_again(tmp_path: Path) -> None:
+    run = run_ranks(str(Path(__file__).parent / "fit_ranks.py"), 2, tmp_path)
+    assert (run.code, run.err) == (0, ""), run.err
