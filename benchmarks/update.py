@@ -3,7 +3,7 @@
     OPENBLAS_NUM_THREADS=1 python benchmarks/update.py resnet50 resnet20 lstm odd
 
 Parameters and gradients lie as executors lay them. Weights decay, the others do not. PyTorch gets the same arrays, one
-thread (as NumPy has) and the same division by decay; without it its columns are missing. Times are those of the processor.
+thread (as NumPy has) and the same division by decay; without it its columns are missing. Times are the processor's.
 """
 
 from __future__ import annotations

@@ -330,6 +330,10 @@ class Optimizer:
         self.num_update = max(self.num_update, self.update_counts[key])
 
     @property
+    def _index_update_count(self) -> dict[Key, int]:
+        return self.update_counts  # what optimizers written for MXNet call it
+
+    @property
     def learning_rate(self) -> float:
         """The learning rate now, without multipliers."""
         return self.lr if self.lr_scheduler is None else self.lr_scheduler(self.num_update)

@@ -29,7 +29,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from arrayexec.context import Context, asnumpy, copyto, gpu, num_gpus  # noqa: E402
+from arrayexec.context import Context, asnumpy, copyto, cpu, gpu, num_gpus  # noqa: E402
 from tests.gpu.compare import LIMITS, compare, examples, run_on  # noqa: E402
 
 Row = dict[str, Any]
@@ -151,6 +151,35 @@ def nccl_rows(context: Context) -> Iterator[Row]:
         yield row
 
 
+def update_rows(context: Context) -> Iterator[Row]:
+    """Every optimizer, all parameters at once, against the processor; with 16 bits, too."""
+    from arrayexec.executor import allocate_segment
+    from arrayexec.train import optimizer
+
+    shapes = {"a_weight": (300, 1000), "a_bias": (300,), "b_weight": (33, 7), "b_gamma": (33,), "b_beta": (33,)}
+    for name in sorted(optimizer.Optimizer.opt_registry):
+        for dtype, limit in (("float32", 1e-5), ("float16", 2e-3)):
+            with failing_row(f"{name} {dtype}") as row:
+                found: list[dict[str, Any]] = []
+                for place in (cpu(), context):
+                    rows = name == "groupadagrad"
+                    specs = {key: (shape, dtype) for key, shape in shapes.items() if len(shape) == 2 or not rows}
+                    weights, grads = (allocate_segment(place, role, specs)[1] for role in ("parameter", "gradient"))
+                    options = {"multi_precision": dtype == "float16", "clip_gradient": 2.0, "wd": 0.0 if rows else 0.01}
+                    updater = optimizer.get_updater(optimizer.create(name, clip_global_norm=500.0, **options))
+                    random = np.random.default_rng(1)
+                    for step in range(4):
+                        for key, array in grads.items():
+                            if step == 0:
+                                copyto(weights[key], random.normal(size=array.shape))
+                            copyto(array, random.normal(size=array.shape))
+                        updater.update_all(list(specs), list(grads.values()), list(weights.values()))
+                    found.append({key: asnumpy(array).astype(np.float64) for key, array in weights.items()})
+                row["error"] = max(float(abs(found[0][key] - found[1][key]).max()) for key in found[0])
+                row["passed"] = row["error"] <= limit
+            yield row
+
+
 def example_rows(context: Context) -> Iterator[Row]:
     """Both examples with their arrays on the device."""
     for command, good in (
@@ -177,6 +206,7 @@ SECTIONS = {
     "operators": operator_rows,
     "recorded": recorded_rows,
     "memory": memory_rows,
+    "updates": update_rows,
     "streams": stream_rows,
     "nccl": nccl_rows,
     "examples": example_rows,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from arrayexec.train.optimizer import Optimizer
 from tests.gpu import run
 
 
@@ -16,12 +17,13 @@ def test_script_runs_and_reports(root: Path, tmp_path: Path, subprocess_env: dic
     report = tmp_path / "report.json"
     command = [sys.executable, str(root / "tests/gpu/run.py"), "--context", "strict", "--json", str(report)]
     done = subprocess.run(
-        [*command, "--sections", "memory", "streams"], env=subprocess_env, capture_output=True, text=True, timeout=120
+        [*command, "--sections", "memory", "streams", "updates"], env=subprocess_env, capture_output=True, text=True, timeout=120
     )
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(report.read_text())
     assert found["passed"]
     assert [row["passed"] for row in found["sections"]["memory"]["rows"]] == [True] * 4
+    assert len(found["sections"]["updates"]["rows"]) == 2 * len(Optimizer.opt_registry)
     assert found["machine"]["context"] == "strict(0)"
     assert done.stdout.splitlines()[-1].startswith("passed in ")
 
