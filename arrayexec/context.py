@@ -462,8 +462,9 @@ def asnumpy(array: Any) -> numpy.ndarray[Any, Any]:
 def check_numbers(who: str, array: Any) -> None:
     """Refuse what a cast to real numbers would spoil (TypeInferenceError) and what is no array (ContextError)."""
     context_of(array)
-    if array.dtype.kind in "OSUMmc" or array.dtype.type is numpy.void:
-        raise TypeInferenceError(f"{who} must hold real numbers, but its type is {array.dtype}")
+    kind = numpy.dtype(array.dtype)
+    if kind.kind in "OSUMmc" or kind.type is numpy.void:
+        raise TypeInferenceError(f"{who} must hold real numbers, but its type is {kind}")
 
 
 def copyto(dst: Array, src: Any) -> None:

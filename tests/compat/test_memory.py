@@ -151,3 +151,23 @@ def test_import_is_light(subprocess_env: dict[str, str]) -> None:
     )
     out = subprocess.run([sys.executable, "-c", code], env=subprocess_env, capture_output=True, text=True, check=True)
     assert "ops" not in out.stdout and "executor" not in out.stdout, out.stdout
+
+
+def test_the_plain_engine_takes_ndarrays_for_their_values() -> None:
+    array = mx.nd.array([[1, 2], [3, 4]])
+    executor = (ax.sym.Variable("x") * 2).simple_bind(ax.cpu(), x=(2, 2))
+    assert executor.forward(is_train=True, x=array)[0].tolist() == [[2, 4], [6, 8]]
+    executor.backward(mx.nd.ones((2, 2)))
+    assert executor.grad_dict["x"].tolist() == [[2, 2], [2, 2]]
+    executor.copy_params_from({"x": array * 3})
+    assert type(executor.arg_dict["x"]) is np.ndarray and executor.arg_dict["x"].tolist() == [[3, 6], [9, 12]]
+    with pytest.raises(ax.BindError, match="must be a plain array"):
+        (ax.sym.Variable("x") * 2).bind(ax.cpu(), {"x": array})
+    metric = ax.metric.create("mse")
+    metric.update([array], [array + 1])
+    assert metric.get() == ("mse", 1.0)
+    iterator = ax.io.NDArrayIter(array, array[:, 0], 2)
+    assert type(next(iterator).data[0]) is np.ndarray
+    target = np.zeros((2, 2), np.float32)
+    ax.copyto(target, array)
+    assert target.tolist() == [[1, 2], [3, 4]] and type(ax.asnumpy(array)) is np.ndarray
