@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from pathlib import Path
 from typing import Any
@@ -353,3 +354,26 @@ def test_labels_and_predictions_are_counted() -> None:
     assert mx.metric.check_label_shapes(one, mx.nd.zeros((2,)), wrap=True, shape=True)[0] == [one]
     with pytest.raises(ValueError, match="the same shape"):
         mx.metric.check_label_shapes(one, other, shape=True)
+
+
+def test_modules_are_imported_under_the_names_that_programs_use() -> None:
+    for path, public in (
+        ("callback.Speedometer", mx.callback.Speedometer), ("module.base_module.BaseModule", mx.mod.BaseModule),
+        ("module.module.Module", mx.mod.Module), ("lr_scheduler.FactorScheduler", mx.lr_scheduler.FactorScheduler),
+        ("executor_manager._split_input_slice", mx.executor_manager._split_input_slice), ("io.io.DataIter", mx.io.DataIter),
+        ("ndarray.ndarray.NDArray", mx.nd.NDArray), ("rnn.rnn_cell.LSTMCell", mx.rnn.LSTMCell),
+        ("recordio.MXRecordIO", mx.recordio.MXRecordIO), ("initializer.Xavier", mx.init.Xavier), ("name.Prefix", mx.name.Prefix),
+        ("model.load_checkpoint", mx.model.load_checkpoint), ("symbol.Symbol", mx.sym.Symbol), ("base.MXNetError", mx.MXNetError),
+    ):  # fmt: skip
+        module, _, name = path.rpartition(".")
+        assert getattr(importlib.import_module(f"arrayexec.compat.mxnet.{module}"), name) is public, path
+
+
+def test_scopes_of_names_and_attributes_in_force() -> None:
+    with mx.AttrScope(a="1"), mx.AttrScope(b="2"):
+        assert mx.AttrScope.current.get({"c": "3"}) == {"a": "1", "b": "2", "c": "3"}
+    assert mx.AttrScope.current.get(None) == {}
+    with mx.name.Prefix("p_"):
+        assert mx.name.NameManager.current.get(None, "fc") == "p_fc0"
+    with mx.name.NameManager():
+        assert mx.name.NameManager.current.get(None, "fc") == "fc0"

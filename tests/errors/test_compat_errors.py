@@ -5,6 +5,7 @@ The texts stand in ``texts_compat.txt``; how they are recorded: ``recorder.py``.
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -33,6 +34,7 @@ cases(
     no_autograd=lambda: mx.autograd,
     no_gluon=lambda: mx.gluon,
     no_np=lambda: mx.np,
+    import_of_gluon=lambda: importlib.import_module("arrayexec.compat.mxnet.gluon"),
     misspelt=lambda: mx.modul,
     operand=lambda: two() + ["a list"],  # noqa: RUF005
     operand_text=lambda: 2 ** (two() * "x"),

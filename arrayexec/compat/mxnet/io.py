@@ -9,6 +9,7 @@ from ...train import io as _core
 from ...train.batch import DataBatch, DataDesc, DataIter
 from .array import unwrap, wrap
 
+__path__: list[str] = []  # programs import from modules inside this one
 __all__ = ["DataBatch", "DataDesc", "DataIter", "NDArrayIter"]
 
 

@@ -16,6 +16,7 @@ from .executor import Executor
 from .io import wrapped
 from .symbol import own
 
+__path__: list[str] = []  # programs import from modules inside this one
 __all__ = ["BaseModule", "BucketingModule", "Module", "PythonLossModule", "PythonModule", "SequentialModule"]
 
 

@@ -60,6 +60,7 @@ from .functions import (
     zeros,
 )  # fmt: skip
 
+__path__: list[str] = []  # programs import from modules inside this one
 __all__ = [
     "NDArray", "add", "arange", "array", "concatenate", "contrib", "divide", "empty", "equal", "eye", "from_numpy",
     "full", "greater", "greater_equal", "histogram", "hypot", "lesser", "lesser_equal", "linalg", "linspace", "load",

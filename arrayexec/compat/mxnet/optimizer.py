@@ -7,6 +7,7 @@ from typing import Any
 from ...train import optimizer as _core
 from .array import unwrap, wrap, wrap_all
 
+__path__: list[str] = []  # programs import from modules inside this one
 __all__ = ["Optimizer", "Updater", "create", "get_updater", "register"]
 
 

@@ -13,6 +13,7 @@ from .array import unwrap, wrap_all
 from .io import BucketSentenceIter
 from .symbol import own
 
+__path__: list[str] = []  # programs import from modules inside this one
 __all__ = ["BucketSentenceIter", "encode_sentences", "do_rnn_checkpoint", "load_rnn_checkpoint", "save_rnn_checkpoint"]
 
 

@@ -12,6 +12,7 @@ from ...context import current_context as _current_context
 from .array import _METHODS, unwrap
 from .executor import Executor
 
+__path__: list[str] = []  # programs import from modules inside this one
 __all__ = ["Group", "Symbol", "Variable", "contrib", "linalg", "load", "load_json", "op", "random", "var"]
 
 
