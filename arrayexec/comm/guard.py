@@ -66,8 +66,8 @@ class Link(Protocol):
     def begin_exit(self) -> Callable[[], bool]:
         """Tell that this rank is at its end; the result says whether all ranks are."""
 
-    def abort(self, code: int) -> NoReturn:
-        """End the job on all ranks."""
+    def abort(self, code: int, host_lost: bool) -> NoReturn:
+        """End the job on all ranks, also where a host cannot be reached."""
 
 
 class Guard:
@@ -89,6 +89,7 @@ class Guard:
         self._watched = (0, 0.0)  # number of the collective, when it was last watched
         self._stopped = 0.0  # seconds of its wait in which this rank itself did not run
         self._failure: CollectiveError | None = None
+        self._host_lost = False
         self._silent = False  # in a forked child, and at the end of the program
         self._forked = False
         self._lock = threading.RLock()  # of the link
@@ -273,9 +274,10 @@ class Guard:
         return error(message(fact, rows, f"collective number {operation.number}", hint))
 
     def _whole_hosts(self, late: Sequence[int]) -> str:
-        """Of several hosts, those without a rank that is not late."""
+        """Note and tell which of several hosts have no rank that is not late."""
         hosts = dict.fromkeys(self.hosts[rank] for rank in late) if len(set(self.hosts)) > 1 else {}
         lost = [host for host in hosts if all(rank in late for rank, name in enumerate(self.hosts) if name == host)]
+        self._whole._host_lost = bool(lost)
         return f" (all of host{'s' * (len(lost) > 1)} {', '.join(lost)})" if lost else ""
 
     # How a rank ends
@@ -395,7 +397,7 @@ class Guard:
             sys.stdout.flush()
             sys.stderr.flush()
         time.sleep(0.05)  # the launcher reads our last lines before it kills
-        self._link.abort(code)
+        self._link.abort(code, self._host_lost)
 
 
 def _exit_code(error: BaseException | None) -> int:

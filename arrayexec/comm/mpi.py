@@ -20,7 +20,7 @@ from ..threads import cores, share_threads
 from .base import FIRST_STEP_FACTOR, Array, Communicator, check_summable, host_buffer, named, to_json
 from .guard import Guard, Operation
 from .local import LocalCommunicator
-from .siblings import watched
+from .siblings import leave_launcher, watched
 from .stages import GATHER, Carrier, Host, Stage, Staged, between
 
 _YIELD_FOR = 0.02  # seconds in which a waiting rank gives its core away, but does not sleep
@@ -102,7 +102,9 @@ class _Link:
         test: Callable[[], bool] = self._comm.Ibarrier().Test
         return test
 
-    def abort(self, code: int) -> NoReturn:
+    def abort(self, code: int, host_lost: bool) -> NoReturn:
+        if host_lost:
+            leave_launcher(code)
         # MPICH leaves its shared memory behind when a job is aborted, some MiB each time
         with contextlib.suppress(OSError), open("/proc/self/maps") as maps:
             for path in {line.split()[-1] for line in maps if "/dev/shm/mpich_shm_" in line}:

@@ -1,8 +1,13 @@
-"""A rank that ends before it has come to MPI: launchers may take that for an ordinary end.
+"""What launchers do not see to: a rank that ends before it has come to MPI, and a host that is lost.
+
+Launchers may take the first for an ordinary end.
 
 MPICH's does whatever the exit code, Open MPI's if that is 0. MPI starts when all ranks start it, and in there a rank
 cannot look around. So a small process beside it does: it runs this file, sees to it that the other ranks of the host
 are still there, and kills its rank if one is not, which makes the launcher end the job on all hosts.
+
+Open MPI's launcher waits for the answer of a host that is lost, for ever, when it is told to end a job. It ends one by
+itself, with an error, when it loses the daemon that started the ranks of a host: so that is killed.
 """
 
 from __future__ import annotations
@@ -41,6 +46,16 @@ def watched() -> Iterator[None]:
             yield
         finally:
             watcher.kill()
+
+
+def leave_launcher(code: int) -> None:
+    """End this process where Open MPI started it, and what started it, which makes the launcher end the job."""
+    launcher = os.getppid()
+    if _LAUNCHERS.get(_read(f"/proc/{launcher}/comm").strip()) is _OPEN_MPI:
+        time.sleep(10 * _HEARD)  # what this rank said has to go to another host
+        with contextlib.suppress(OSError):
+            os.kill(launcher, signal.SIGKILL)
+        os._exit(code)
 
 
 def _read(path: str) -> str:
