@@ -33,13 +33,17 @@ def from_mxnet(found: Mapping[str, Any], optimizer: Optimizer, source: str = "th
             f"{optimizer.num_update}; give begin_num_update= where they matter",
             stacklevel=2,
         )
-    names = _names(found["states"], dict(dumped.get("idx2name") or {}) or dict(optimizer.idx2name), source)
-    counts = {names[key]: count for key, count in dumped.get("_index_update_count", {}).items() if key in names}
+    named, counted = dumped.get("idx2name", {}), dumped.get("_index_update_count", {})
     extra = {name: dumped[name] for name in optimizer.extra_state() if name in dumped}
+    num_update = dumped.get("num_update", optimizer.num_update)
+    for value, kinds in ((named, str), (counted, int), ({0: num_update}, int), (extra, (int, float))):
+        if not isinstance(value, dict) or not all(isinstance(item, kinds) for item in value.values()):
+            raise CheckpointError(f"{source}: its optimizer must hold names and counts, but holds {str(value)[:80]}")
+    names = _names(found["states"], named or dict(optimizer.idx2name), source)
     return {
         "optimizer": kind,
-        "num_update": int(dumped.get("num_update", optimizer.num_update)),
-        "counts": counts,
+        "num_update": num_update,
+        "counts": {names[key]: count for key, count in counted.items() if key in names},
         "states": {
             name: _named(found["states"][key], optimizer, kind, f"{source}: the state of {name!r}")
             for key, name in names.items()

@@ -301,6 +301,7 @@ def fitted(found: dict[str, Any]) -> Callable[[], Any]:
 cases(
     fit_optimizer=fitted({"states": {}, "optimizer": {"class": "Adam"}}),
     fit_parameters=fitted({"states": {5: zeros(1)}, "optimizer": {"class": "SGD"}}),
+    fit_names=fitted({"states": {}, "optimizer": {"class": "SGD", "idx2name": "abc"}}),
     fit_arrays=fitted({"states": {0: (zeros(1), zeros(1))}, "optimizer": {"class": "SGD"}}),
 )
 
