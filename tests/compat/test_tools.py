@@ -377,3 +377,30 @@ def test_scopes_of_names_and_attributes_in_force() -> None:
         assert mx.name.NameManager.current.get(None, "fc") == "p_fc0"
     with mx.name.NameManager():
         assert mx.name.NameManager.current.get(None, "fc") == "fc0"
+
+
+def test_what_is_made_here_is_of_the_classes_here() -> None:
+    assert isinstance(mx.init.Xavier(), mx.init.Initializer) and isinstance(mx.init.create("one"), ax.init.Initializer)
+    assert isinstance(mx.optimizer.SGD(), mx.optimizer.Optimizer) and isinstance(mx.optimizer.create("adam"), mx.optimizer.Adam)
+    assert isinstance(mx.rnn.LSTMCell(3), mx.rnn.BaseRNNCell) and isinstance(mx.metric.Accuracy(), mx.metric.EvalMetric)
+    assert isinstance(mx.io.NDArrayIter(np.zeros((2, 1))), mx.io.DataIter) and isinstance(mx.kv.create(), mx.kv.KVStore)
+
+    class Half(mx.init.Xavier):
+        def _init_weight(self, name: Any, arr: Any) -> None:
+            super()._init_weight(name, arr)
+            assert isinstance(arr, mx.nd.NDArray)
+            arr *= 0.5
+
+    array, whole = mx.nd.zeros((3, 4)), mx.nd.zeros((3, 4))
+    Half()("a_weight", array)
+    mx.init.Xavier()("a_weight", whole)
+    assert (array * 2).asnumpy().tolist() == whole.asnumpy().tolist()
+
+    class Slow(mx.optimizer.SGD):
+        def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
+            assert isinstance(weight, mx.nd.NDArray)
+            weight -= 0.5 * grad
+
+    weight = mx.nd.ones((2,))
+    mx.optimizer.get_updater(Slow())(0, mx.nd.ones((2,)), weight)
+    assert weight.asnumpy().tolist() == [0.5, 0.5]

@@ -36,6 +36,9 @@ class _Taken:
         """Fill ``array`` by this initialiser's own rule."""
         super().init_array(unwrap(array), name)  # type: ignore[misc]
 
+    def _init_weight(self, desc: Any, array: Any) -> None:
+        super()._init_weight(desc, unwrap(array))  # type: ignore[misc]
+
 
 create = _core.create
 register = _core.register
@@ -47,7 +50,7 @@ def __getattr__(name: str) -> Any:
     if not isinstance(found, type) or not issubclass(found, _core.Initializer):
         return found
     if found not in _classes:
-        _classes[found] = type(found.__name__, (_Taken, found), {"__doc__": found.__doc__})
+        _classes[found] = type(found.__name__, (_Taken, found, Initializer), {"__doc__": found.__doc__})
     return _classes[found]
 
 

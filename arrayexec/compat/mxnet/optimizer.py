@@ -63,7 +63,15 @@ def get_updater(optimizer: Any) -> Updater:
     return Updater(optimizer)
 
 
-create, register = _core.create, _core.register
+def create(name: Any, **kwargs: Any) -> Any:
+    """The optimizer of a registered name, or the one given."""
+    found = _core.create(name, **kwargs)
+    if not isinstance(found, Optimizer):
+        found.__class__ = __getattr__(type(found).__name__)
+    return found
+
+
+register = _core.register
 
 
 _classes: dict[type, type] = {_core.Optimizer: Optimizer, _core.Updater: Updater}
@@ -74,8 +82,7 @@ def __getattr__(name: str) -> Any:
     if not (isinstance(found, type) and issubclass(found, _core.Optimizer)):
         return found
     if found not in _classes:
-        body: dict[str, Any] = {"__init_subclass__": classmethod(_hand_arrays), "__doc__": found.__doc__}
-        _classes[found] = type(name, (found,), body)
+        _classes[found] = type(name, (found, Optimizer), {"__doc__": found.__doc__})
     return _classes[found]
 
 

@@ -14,7 +14,10 @@ from .io import BucketSentenceIter
 from .symbol import own
 
 __path__: list[str] = []  # programs import from modules inside this one
-__all__ = ["BucketSentenceIter", "encode_sentences", "do_rnn_checkpoint", "load_rnn_checkpoint", "save_rnn_checkpoint"]
+__all__ = [
+    "BaseRNNCell", "BucketSentenceIter", "do_rnn_checkpoint", "encode_sentences", "load_rnn_checkpoint",
+    "save_rnn_checkpoint",
+]  # fmt: skip
 
 
 class _Cell:
@@ -51,13 +54,17 @@ def _owned(value: Any) -> Any:
     return type(value)(map(_owned, value)) if isinstance(value, list | tuple) else own(value)
 
 
-_classes: dict[type, type] = {}
+class BaseRNNCell(_core.BaseRNNCell):
+    """Base of cells: a subclass gives one step."""
+
+
+_classes: dict[type, type] = {_core.BaseRNNCell: BaseRNNCell}
 
 
 def _class(core: type) -> type:
     """The class here that stands for one of the engine."""
     if core not in _classes:
-        _classes[core] = type(core.__name__, (_Cell, core), {"__doc__": core.__doc__})
+        _classes[core] = type(core.__name__, (_Cell, core, BaseRNNCell), {"__doc__": core.__doc__})
     return _classes[core]
 
 
