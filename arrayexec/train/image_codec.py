@@ -72,7 +72,7 @@ def _decode_npy(data: bytes, where: str) -> Image:
         major, _ = numpy.lib.format.read_magic(file)
         read = numpy.lib.format.read_array_header_1_0 if major == 1 else numpy.lib.format.read_array_header_2_0
         shape, fortran, kind = read(file)
-    except (ValueError, EOFError) as error:
+    except Exception as error:  # ValueError, EOFError, what NumPy's tokenizer raises
         fact = f"an npy header of version 1 or 2 must begin a raw image, but: {error}"
         raise FileFormatError(f"{where}: {fact}") from error
     left = len(data) - file.tell()
