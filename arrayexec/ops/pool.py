@@ -206,6 +206,9 @@ class Pooling(Op):
         if whole and self.pool_type != "lp":
             xp.copyto(dx, arriving)
             return
+        if self.pool_type != "lp" and self._tiles(sizes, arriving.shape[2:]):
+            self._spread(xp, part if self.pool_type == "avg" else dout, ddata)
+            return
         target = sums.reshape(ddata.shape) if sums.size else ddata
         dx = self._view(target)[0]
         dx.fill(0)
@@ -218,6 +221,21 @@ class Pooling(Op):
             xp.add(dx[here], item, out=dx[here])
         if target is not ddata:
             xp.copyto(ddata, target)
+
+    def _tiles(self, sizes: tuple[int, ...], outs: tuple[int, ...]) -> bool:
+        """True if every place of the data lies in one window."""
+        axes = zip(sizes, outs, self._axes(sizes), strict=True)
+        return all(kernel == stride and pad == 0 and size == out * kernel for size, out, (kernel, stride, pad) in axes)
+
+    def _spread(self, xp: Any, share: Array, ddata: Array) -> None:
+        """``ddata`` = the share of each place's one window."""
+        lead, count = 1 if self._last else 2, ddata.ndim - 2
+        sizes = ddata.shape[lead : lead + count]
+        kernels = [kernel for kernel, _, _ in self._axes(sizes)]
+        dims = [n for size, kernel in zip(sizes, kernels, strict=True) for n in (size // kernel, kernel)]
+        shape = (*ddata.shape[:lead], *dims, *ddata.shape[lead + count :])
+        stretched = share[(slice(None),) * lead + (slice(None), None) * count]
+        xp.copyto(ddata.reshape(shape), stretched, casting="same_kind")
 
     def _backward_max(
         self, xp: Any, dout: Array, data: Array, out: Array, ddata: Array,

@@ -16,7 +16,7 @@ import numpy as np
 Array = Any
 Fit = tuple[Sequence[float], Sequence[float]]  # numerator and denominator, in ascending powers
 
-PIECE = 2048  # values at a time on the host: some ten arrays of float64 in the cache, and below what a body may make
+PIECE = 3072  # values at a time on the host: some ten arrays of float64 in the cache, and below what a body may make
 DEVICE_PIECE = 1 << 20  # a launch must be worth its while
 
 # log Γ(x) / ((x - 1)(x - 2)) on [0.5, 3]
@@ -77,26 +77,51 @@ def _sine(xp: Any, size: Array) -> Array:
     return sine
 
 
+def _branch(xp: Any, first: Array, x: Array, one: Callable[[Any], Any], other: Callable[[Any], Any]) -> Array:
+    """``one(x)`` where ``first``, else ``other(x)``; on the host each is computed where it is asked for alone."""
+    if xp is not np:
+        return xp.where(first, one(x), other(x))
+    if first.all():
+        return one(x)
+    if not first.any():
+        return other(x)
+    result, second = np.empty_like(x), ~first
+    result[first] = one(x[first])
+    result[second] = other(x[second])
+    return result
+
+
 def _gammaln(xp: Any, x: Array, negative: bool) -> Array:
     size = xp.abs(x)
-    near = xp.clip(size + (size < 0.5), 0.5, 3.0)
-    result = _ratio(near, _LOG_GAMMA)
-    result *= near - 1
-    result *= near - 2
-    between = (size > 3) & (size < FAR)
-    far = xp.maximum(size + 5 * between, FAR)
-    inverse = 1 / far
-    far = (far - 0.5) * (xp.log(far) - 1) + (0.5 * math.log(2 * math.pi) - 0.5)
-    far += inverse * _power_series(inverse * inverse, _STIRLING)
-    result = xp.where(size <= 3, result, far)
-    factor = xp.where(between, size * (size + 1) * (size + 2) * (size + 3) * (size + 4), 1.0)
-    result -= xp.log(xp.where(size < 0.5, size, factor))
+    result = _branch(xp, size <= 3, size, lambda part: _log_near(xp, part), lambda part: _log_far(xp, part))
     if not negative:
         return result
     sine = _sine(xp, size)
     mirrored = xp.log(math.pi / (size * xp.abs(sine))) - result
     mirrored = xp.where((sine == 0) | (size == math.inf), math.inf, mirrored)
     return xp.where(x < 0, mirrored, result)
+
+
+def _log_near(xp: Any, size: Array) -> Array:
+    """log Γ for sizes up to 3."""
+    small = size < 0.5
+    near = xp.clip(size + small, 0.5, 3.0)
+    result = _ratio(near, _LOG_GAMMA)
+    result *= near - 1
+    result *= near - 2
+    result -= xp.log(xp.where(small, size, 1.0))
+    return result
+
+
+def _log_far(xp: Any, size: Array) -> Array:
+    """log Γ for sizes from 3 on."""
+    between = (size > 3) & (size < FAR)
+    far = xp.maximum(size + 5 * between, FAR)
+    inverse = 1 / far
+    result = (far - 0.5) * (xp.log(far) - 1) + (0.5 * math.log(2 * math.pi) - 0.5)
+    result += inverse * _power_series(inverse * inverse, _STIRLING)
+    result -= xp.log(xp.where(between, size * (size + 1) * (size + 2) * (size + 3) * (size + 4), 1.0))
+    return result
 
 
 def _gamma(xp: Any, x: Array, negative: bool) -> Array:
@@ -174,11 +199,19 @@ def _tetragamma(xp: Any, x: Array, negative: bool) -> Array:
 
 def _erfinv(xp: Any, x: Array, negative: bool) -> Array:
     size = xp.abs(x)
-    middle = _ratio(xp.minimum(xp.square(size), 0.7225), _MIDDLE)
-    middle *= size
-    tail = _ratio(xp.clip(xp.sqrt(-xp.log(1 - size)), 1.37, 6.07), _TAIL)
-    result = xp.where(size <= 0.85, middle, tail)
-    return xp.copysign(xp.where(size == 1, math.inf, result), x)
+    result = _branch(xp, size <= 0.85, size, lambda part: _middle(xp, part), lambda part: _tail(xp, part))
+    return xp.copysign(result, x)
+
+
+def _middle(xp: Any, size: Array) -> Array:
+    """The inverse of the error function up to 0.85."""
+    return _ratio(xp.minimum(xp.square(size), 0.7225), _MIDDLE) * size
+
+
+def _tail(xp: Any, size: Array) -> Array:
+    """The inverse of the error function from 0.85 to 1."""
+    result = _ratio(xp.clip(xp.sqrt(-xp.log(1 - size)), 1.37, 6.07), _TAIL)
+    return xp.where(size == 1, math.inf, result)
 
 
 def _in_pieces(kernel: Callable[[Any, Array, bool], Array]) -> Callable[[Any, Array, Array], None]:
