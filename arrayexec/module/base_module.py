@@ -173,6 +173,10 @@ class BaseModule:
         """The axis of every output that has the rows of the batch."""
         return [0] * len(self.output_names)
 
+    def _has_ranks(self) -> bool:
+        """Whether gradients are summed over ranks."""
+        return False
+
     def _speaks(self) -> bool:
         """Whether this rank writes logs and files."""
         return True
@@ -370,15 +374,19 @@ class BaseModule:
         pad = getattr(batch, "pad", None) or 0
         if not pad:
             return batch
+        part = self._first_rows(batch, pad * drop)
+        return part if part.rows > 0 else None
+
+    def _first_rows(self, batch: Any, pad: int) -> DataBatch:
+        """The batch without its last ``pad`` rows."""
         labels = self.label_shapes or [DataDesc(f"_{i}_label", a.shape) for i, a in enumerate(batch.label or ())]
         described = Described.of(self.data_shapes, labels).of_batch(batch)
-        rows = described.rows - pad * drop
-        if rows <= 0:
-            return None
+        rows = max(0, described.rows - pad)
         part, described = first_rows(batch, described, rows), described.with_rows(rows)
         return DataBatch(
             part.data, part.label, 0, getattr(batch, "index", None), getattr(batch, "bucket_key", None),
             list(described.provide_data), list(described.provide_label), getattr(batch, "first_row", 0),
+            getattr(batch, "global_rows", None),
         )  # fmt: skip
 
 
@@ -398,15 +406,16 @@ def joined_params(arg_params: Mapping[str, Array], aux_params: Mapping[str, Arra
 def split_params(loaded: Any, where: str) -> tuple[dict[str, Array], dict[str, Array]]:
     """Parameters and auxiliary states of a file: names ``arg:…`` and ``aux:…``; others count as parameters.
 
-    Raises CheckpointError where arrays have no names.
+    Raises CheckpointError where arrays have no names, or one name twice.
     """
     if not isinstance(loaded, Mapping):
         raise CheckpointError(f"{where!r}: the arrays of a parameter file must have names, but they have none")
-    arg_params, aux_params = {}, {}
+    arg_params: dict[str, Array] = {}
+    aux_params: dict[str, Array] = {}
     for name, array in loaded.items():
-        kind, colon, rest = name.partition(":")
-        if colon and kind == "aux":
-            aux_params[rest] = array
-        else:
-            arg_params[rest if colon and kind == "arg" else name] = array
+        held = aux_params if name.startswith("aux:") else arg_params
+        bare = name.partition(":")[2] if name.startswith(("arg:", "aux:")) else name
+        if bare in held:
+            raise CheckpointError(f"{where!r}: names must differ, but {bare!r} stands with and without 'arg:'")
+        held[bare] = array
     return arg_params, aux_params

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from ..errors import ArgumentError, NotBoundError
 from ..parallel.executor_group import DataParallelExecutorGroup
-from ..parallel.loading import Described
+from ..parallel.loading import Described, batch_axis
+from ..parallel.merging import row_axes
 from ..parallel.training_manager import TrainingManager
 from .base_module import BaseModule
 
@@ -40,6 +43,9 @@ class BoundModule(BaseModule):
     @property
     def _comm(self) -> Any:
         return self._kvstore.comm if self._kvstore is not None and self._kvstore.num_workers > 1 else None
+
+    def _has_ranks(self) -> bool:
+        return self._comm is not None
 
     def _speaks(self) -> bool:
         return self._comm is None or self._comm.rank == 0
@@ -147,11 +153,23 @@ class BoundModule(BaseModule):
     def get_outputs(self, merge_multi_context: bool = True, copy: bool = True) -> list[Any]:
         """Outputs of the last forward: arrays of the whole batch, or for each a list of arrays by device.
 
-        Without ``copy`` those of one device are what the next forward overwrites. None at all on a rank that has no
-        rows of the batch.
+        Without ``copy`` those of one device are what the next forward overwrites. On a rank that has no rows of the
+        batch the arrays have none.
         """
         group = self._group("get_outputs")
-        return [] if group is None else group.get_outputs(merge_multi_context, copy)
+        if group is not None:
+            return group.get_outputs(merge_multi_context, copy)
+        one, symbol = self._shapes.with_rows(1), self._symbol
+        shapes = symbol.infer_shape(**{i.name: i.shape for i in one.all if i.name in symbol.list_arguments()})[1]
+        return self._rowless(zip(shapes, row_axes(symbol, one)[1], strict=True), merge_multi_context)
+
+    def _rowless(self, places: Iterable[tuple[Sequence[int], int | None]], merge: bool) -> list[Any]:
+        """An array without rows for every (shape, axis of the rows)."""
+        if not merge:
+            return [[] for _ in places]
+        context = self._bound("outputs").ctx[0]
+        cut = [tuple(0 if i == (axis or 0) else dim for i, dim in enumerate(shape)) for shape, axis in places]
+        return [context.zeros(shape, np.float32, "output") for shape in cut]
 
     def get_input_grads(self, merge_multi_context: bool = True, copy: bool = True) -> list[Any]:
         """Gradients of the data inputs in the order of ``data_names``, as `get_outputs` gives outputs."""
@@ -159,7 +177,7 @@ class BoundModule(BaseModule):
         if not self.inputs_need_grad:
             raise NotBoundError("get_input_grads: the module must be bound with inputs_need_grad=True")
         if group is None:
-            return []
+            return self._rowless([(i.shape, batch_axis(i)) for i in self._shapes.provide_data], merge_multi_context)
         names = [name for name in self._data_names if name in group.data_names] or group.data_names
         return group.get_arguments(names, True, merge_multi_context, copy)
 

@@ -26,6 +26,7 @@ class PythonModule(BaseModule):
         self._data_shapes: list[Any] = []
         self._label_shapes: list[Any] | None = None
         self._output_shapes: list[tuple[str, tuple[int, ...]]] = []
+        self._pad = 0  # rows of the last batch that only fill it up
 
     @property
     def data_names(self) -> list[str]:
@@ -103,12 +104,15 @@ class PythonModule(BaseModule):
         """There is nothing to update."""
 
     def update_metric(self, eval_metric: Any, labels: Sequence[Array], pre_sliced: bool = False) -> None:
-        """Count the outputs, if there are labels."""
+        """Count the outputs, if there are labels; rows that only fill up the batch do not count."""
         if self._label_shapes is None:
             return
         if pre_sliced:
             raise ArgumentError(f"update_metric: pre_sliced must be False for a {type(self).__name__}, but it is True")
-        eval_metric.update(labels, self.get_outputs())
+        outputs = self.get_outputs()
+        if self._pad:
+            labels, outputs = ([array[: len(array) - self._pad] for array in arrays] for arrays in (labels, outputs))
+        eval_metric.update(labels, outputs)
 
     def install_monitor(self, mon: Any) -> None:
         """There is nothing to watch."""
@@ -138,7 +142,7 @@ class PythonLossModule(PythonModule):
     def forward(self, data_batch: Any, is_train: bool | None = None) -> None:
         """Take scores, and labels where there are some."""
         self._require("forward", "binded", "params_initialized")
-        self._scores = data_batch.data[0]
+        self._scores, self._pad = data_batch.data[0], getattr(data_batch, "pad", None) or 0
         self._labels = data_batch.label[0] if data_batch.label else None
 
     def get_outputs(self, merge_multi_context: bool = True) -> list[Any]:

@@ -28,7 +28,7 @@ class SequentialModule(BaseModule):
         self._modules: list[BaseModule] = []
         self._metas: list[dict[str, bool]] = []
         self._label_shapes: Sequence[Any] | None = None
-        self._data_shapes: Sequence[Any] = ()
+        self._labels: Sequence[Array] | None = None  # of the rows that were run, where that is not all of the batch
 
     def add(self, module: BaseModule, **kwargs: bool) -> SequentialModule:
         """Put a module at the end; gives the chain, so that calls can be chained, too."""
@@ -154,7 +154,14 @@ class SequentialModule(BaseModule):
 
     def forward(self, data_batch: Any, is_train: bool | None = None) -> None:
         """Run all modules, each on the outputs of the one before."""
-        modules, batch = self._chain("forward", "binded", "params_initialized"), data_batch
+        modules = self._chain("forward", "binded", "params_initialized")
+        pad = getattr(data_batch, "pad", None) or 0
+        leaves_out = pad and self._has_ranks() and (self.for_training if is_train is None else is_train)
+        self._labels = None
+        if leaves_out:  # what the modules would leave out, all at once
+            data_batch = self._first_rows(data_batch, pad)
+            self._labels = data_batch.label
+        batch = data_batch
         for number, module in enumerate(modules):
             module.forward(batch, is_train)
             if number + 1 < len(modules):
@@ -190,7 +197,9 @@ class SequentialModule(BaseModule):
         return self._chain("get_input_grads", "binded", "params_initialized")[0].get_input_grads(merge_multi_context)
 
     def update_metric(self, eval_metric: Any, labels: Sequence[Array], pre_sliced: bool = False) -> None:
-        """Count the outputs of all modules that take labels."""
+        """Count the outputs of all modules that take labels; rows that only fill up the batch do not count."""
+        if self._labels is not None:
+            labels = self._labels
         for number, module in enumerate(self._chain("update_metric", "binded", "params_initialized")):
             if self._takes_labels(number):
                 module.update_metric(eval_metric, labels, pre_sliced)
@@ -209,10 +218,15 @@ class SequentialModule(BaseModule):
             module._before_inference()
 
     def _total(self, metric: Any) -> None:
-        self._chain("score")[-1]._total(metric)
+        ranked = next((module for module in self._modules if module._has_ranks()), None)
+        if ranked is not None:
+            ranked._total(metric)
 
     def _output_axes(self) -> list[int | None]:
         return self._chain("predict")[-1]._output_axes()
 
+    def _has_ranks(self) -> bool:
+        return any(module._has_ranks() for module in self._modules)
+
     def _speaks(self) -> bool:
-        return self._chain("fit")[0]._speaks()
+        return all(module._speaks() for module in self._modules)

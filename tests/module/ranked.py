@@ -103,4 +103,51 @@ def buckets(store: str, comm: Any, devices: int) -> dict[str, Any]:
     return first
 
 
-TRAININGS = {"fit": fit, "accumulate": accumulate, "buckets": buckets}
+def _counted(batch: Any) -> Any:
+    """What ranks train on of a padded batch."""
+    rows = batch.rows - (batch.pad or 0)
+    return ax.io.DataBatch([a[:rows] for a in batch.data], [a[:rows] for a in batch.label])
+
+
+def padded(module: Any, store: str, comm: Any, metric: str = "ce") -> dict[str, Any]:
+    """Of the last batch a rank has no row; the metric of training is that of the rows that count."""
+    ranks, rank = (comm.size, comm.rank) if comm is not None else (1, 0)
+    data = ax.io.NDArrayIter(X[:18], Y[:18], 8, num_shards=ranks, shard_id=rank)
+    module.bind(data.provide_data, data.provide_label)
+    ax.random.seed(6)
+    module.init_params(ax.init.Normal(0.5))
+    module.init_optimizer(store, optimizer_params={"learning_rate": 0.3, "momentum": 0.9, "rescale_grad": 1 / 8})
+    counted = ax.metric.create(metric)
+    for _ in range(2):
+        data.reset()
+        for batch in data:
+            one = batch if comm is not None else _counted(batch)
+            module.forward_backward(one)
+            module.update()
+            module.update_metric(counted, one.label)
+    module._total(counted)
+    return module.get_params()[0] | {"metric": np.array(counted.get()[1])}
+
+
+def plain(store: str, comm: Any, devices: int) -> dict[str, Any]:
+    return padded(ax.mod.Module(mlp(), context=contexts(devices)), store, comm)
+
+
+def chained(store: str, comm: Any, devices: int) -> dict[str, Any]:
+    """The same network as two modules and a loss in Python."""
+
+    def gradient(scores: Any, labels: Any) -> Any:
+        shifted = np.exp(scores - scores.max(axis=1, keepdims=True, initial=-np.inf))
+        return shifted / shifted.sum(axis=1, keepdims=True) - np.eye(3)[labels.astype(int)]
+
+    sym = ax.sym
+    first = sym.Activation(sym.FullyConnected(sym.Variable("data"), num_hidden=8, name="fc1"), act_type="relu")
+    second = sym.FullyConnected(sym.Variable("hidden"), num_hidden=3, name="fc2")
+    module = ax.mod.SequentialModule()
+    module.add(ax.mod.Module(first, label_names=None, context=contexts(devices)))
+    module.add(ax.mod.Module(second, ("hidden",), None, context=contexts(devices)), auto_wiring=True)
+    module.add(ax.mod.PythonLossModule(grad_func=gradient), auto_wiring=True, take_labels=True)
+    return padded(module, store, comm, "acc")
+
+
+TRAININGS = {"fit": fit, "accumulate": accumulate, "buckets": buckets, "plain": plain, "chained": chained}

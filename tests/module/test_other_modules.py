@@ -100,6 +100,19 @@ def test_a_loss_in_python() -> None:
     assert module.output_shapes == [("pyloss_output", (8, 3))]
 
 
+def test_padded_rows_do_not_count_in_the_metric_of_a_loss_in_python() -> None:
+    loss, metric = ax.mod.PythonLossModule(), ax.metric.create("acc")
+    loss.bind([("data", (8, 3))], [("softmax_label", (8,))])
+    loss.init_params()
+    scores = np.eye(3, dtype=np.float32)[np.zeros(8, int)]
+    labels = np.array([0, 0, 0, 1, 1, 1, 1, 1], np.float32)
+    for pad, value in ((0, 3 / 8), (4, 3 / 4)):
+        metric.reset()
+        loss.forward(ax.io.DataBatch([scores], [labels], pad=pad))
+        loss.update_metric(metric, [labels])
+        assert metric.get()[1] == value
+
+
 def test_python_modules_refuse() -> None:
     loss = ax.mod.PythonLossModule()
     with pytest.raises(ArgumentError, match="grad_req of a PythonLossModule must be 'write'"):
