@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -35,14 +36,15 @@ def replacing(path: str) -> Iterator[BinaryIO]:
 
 
 def sync_folder(folder: str) -> None:
-    """Wait until the names in a folder are on the disk; where folders cannot be opened (Windows) nothing."""
+    """Wait until the names in a folder are on the disk; nothing where folders cannot be opened (Windows) or synced."""
     try:
         handle = os.open(folder, os.O_RDONLY)
-    except OSError:
+    except PermissionError:
         return
     try:
         os.fsync(handle)
-    except OSError:  # some network file systems refuse it for folders
-        pass
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # as some network file systems say
+            raise
     finally:
         os.close(handle)

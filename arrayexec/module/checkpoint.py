@@ -22,14 +22,16 @@ from ..errors import ArgumentError, CheckpointError
 from ..parallel.executor_manager import DataParallelExecutorManager
 from ..parallel.model_state import ModelState
 from ..streams import current_seed, seed
-from ..train.state_files import from_bytes, to_bytes
-from .together import by_rank_0, gather_bytes, read_together, save_together
+from ..train.optimizer import Updater
+from ..train.state_files import from_bytes, load_states, to_bytes
+from .together import by_rank_0, gather_bytes, load_together, save_together
 from .trained_state import ManagerState, TrainedState
 
 __all__ = ["Checkpoints", "Position", "load", "resume", "save"]
 
 Path = str | os.PathLike[str]
 _VERSION = 1
+_FIELDS = ("epoch", "batch", "extra", "seed", "parts", "optimizers", "ranks")
 
 
 class Position(NamedTuple):
@@ -61,6 +63,8 @@ def _trained(model: Any, updater: Any) -> list[_Trained]:
     parts = []
     for one in _models(model):
         if isinstance(one, DataParallelExecutorManager):
+            if updater is not None and not isinstance(updater, Updater):
+                raise ArgumentError(f"checkpoint: the updater must be one of get_updater, but it is {updater!r}")
             parts.append(_Trained(ManagerState(one), updater))
         elif isinstance(one, ModelState):
             parts.append(_Trained(one, None))
@@ -127,6 +131,9 @@ def _restore(found: Mapping[str, Any], where: str, model: Any, updater: Any, dat
     version = found.get("checkpoint") if isinstance(found, Mapping) else None
     if version != _VERSION:
         raise CheckpointError(f"{where}: it must be a checkpoint of version {_VERSION}, but its version is {version!r}")
+    missing = next((name for name in _FIELDS if name not in found), None)
+    if missing is not None:
+        raise CheckpointError(f"{where}: a checkpoint must have {', '.join(_FIELDS)}, but there is no {missing}")
     held, ranks = found["parts"], found["ranks"]
     if len(held) != len(parts):
         counts = f"{len(held)}, as the file has, but it has {len(parts)}"
@@ -206,13 +213,12 @@ def resume(path: Path, model: Any, updater: Any = None, data: Any = None, metric
     means of all. Raises OSError, CheckpointError for a file that is damaged or does not fit.
     """
     comm = _comm(_trained(model, updater))
-    where = os.fspath(path)
-    return _restore(from_bytes(read_together(comm, path), where), where, model, updater, data, metric)
+    return _restore(load_together(comm, path), os.fspath(path), model, updater, data, metric)
 
 
 def load(path: Path) -> Any:
     """What a file of `save` holds, as dicts and lists. Raises OSError, CheckpointError."""
-    return from_bytes(read_together(None, path), os.fspath(path))
+    return load_states(path)
 
 
 class Checkpoints:

@@ -10,7 +10,7 @@ import numpy
 
 from ..comm import Communicator
 from ..errors import CheckpointError
-from ..train.state_files import from_bytes, save_states
+from ..train.state_files import from_bytes, load_states, save_states
 
 Path = str | os.PathLike[str]
 
@@ -46,23 +46,20 @@ def save_together(comm: Communicator | None, path: Path, states: Any) -> None:
 
 def load_together(comm: Communicator | None, path: Path) -> Any:
     """What `load_states` reads on rank 0, on all ranks, whatever disks they see; collective."""
-    return from_bytes(read_together(comm, path), os.fspath(path))
-
-
-def read_together(comm: Communicator | None, path: Path) -> memoryview:
-    """The bytes of a file of states that rank 0 found to be good, on all ranks; collective."""
-    found: list[numpy.ndarray[Any, Any]] = []
+    if comm is None or comm.size == 1:
+        return load_states(path)
+    where = os.fspath(path)
+    found: list[Any] = []
 
     def read() -> int:
-        found.append(numpy.fromfile(path, numpy.uint8))
-        from_bytes(found[0].data, os.fspath(path))
-        return found[0].size
+        raw = numpy.fromfile(where, numpy.uint8)
+        found.extend((raw, from_bytes(raw.data, where)))
+        return raw.size
 
     size = by_rank_0(comm, read, "reading a file of states")
     raw = found[0] if found else numpy.empty(size, numpy.uint8)
-    if comm is not None and comm.size > 1:
-        comm.broadcast(raw)
-    return raw.data
+    comm.broadcast(raw)
+    return found[1] if found else from_bytes(raw.data, where)
 
 
 def gather_bytes(comm: Communicator | None, mine: bytes) -> list[memoryview]:

@@ -162,6 +162,12 @@ def not_a_checkpoint() -> None:
 
 
 @case
+def half_a_checkpoint() -> None:
+    save_states("a", {"checkpoint": 1, "epoch": 0})
+    resume("a", *model())
+
+
+@case
 def kept_inputs() -> None:
     save("a", *model())
     held = load("a")
@@ -182,6 +188,7 @@ def all_damaged() -> None:
 
 cases(
     no_model=lambda: save("a", SimpleNamespace()),
+    updater_of_no_kind=lambda: save("a", model()[0], {}),
     extra_of_no_kind=lambda: save("a", *model(), extra={"x": {1, 2}}),
     keep=lambda: Checkpoints("kept", keep=0),
     every=lambda: Checkpoints("kept", every=1.5),  # type: ignore[arg-type]
