@@ -15,7 +15,7 @@ import numpy
 from ..context import Array
 from ..errors import FileFormatError, ShapeError
 from .io_rows import RowIter
-from .sampler import Rows, ShardedSampler
+from .sampler import Rows, sampler_of_part
 
 Path = str | os.PathLike[str]
 
@@ -109,8 +109,8 @@ class MNISTIter(RowIter):
                     f"{who}: input_shape must have {height * width} pixels, but it is {tuple(input_shape)}"
                 )
             shape = tuple(input_shape)
-        sampler = ShardedSampler(
-            len(self.images), batch_size * num_parts, num_parts, part_index, shuffle, last_batch_handle, seed, who
+        sampler = sampler_of_part(
+            who, len(self.images), batch_size, num_parts, part_index, shuffle, last_batch_handle, seed
         )
         super().__init__(sampler, [(data_name, shape, numpy.float32)], [(label_name, (), numpy.float32)])
 

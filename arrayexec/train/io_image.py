@@ -19,7 +19,7 @@ from .io_prefetch import PrefetchingIter
 from .io_rows import RowIter
 from .record_augment import RecordAugment
 from .recordio import RecordFile, read_index, unpack
-from .sampler import Rows, ShardedSampler
+from .sampler import Rows, sampler_of_part
 
 Path = str | os.PathLike[str]
 _ENCODED = (b"\xff\xd8", b"\x89PNG", b"BM", b"RIFF", b"\x93NUMPY", b"P6", b"GIF8", b"II*\0", b"MM\0*")
@@ -121,8 +121,8 @@ class _ImageRows(RowIter):
         self._workers: tuple[int, ThreadPoolExecutor] | None = None
         if len(source) == 0:
             raise FileFormatError(f"{who}: there must be at least one image, but there is none")
-        sampler = ShardedSampler(
-            len(source), batch_size * num_parts, num_parts, part_index, shuffle, last_batch_handle, seed, who
+        sampler = sampler_of_part(
+            who, len(source), batch_size, num_parts, part_index, shuffle, last_batch_handle, seed
         )
         label_shape = () if label_width == 1 else (label_width,)
         super().__init__(sampler, [(names[0], self.data_shape, dtype)], [(names[1], label_shape, numpy.float32)])

@@ -13,7 +13,7 @@ from ..context import Array
 from ..errors import AttributeValueError, FileFormatError, ShapeError
 from .io_arrays import ArrayRows
 from .io_rows import RowIter
-from .sampler import Rows, ShardedSampler
+from .sampler import Rows, sampler_of_part
 
 Path = str | os.PathLike[str]
 
@@ -126,7 +126,7 @@ class CSVIter(ArrayRows):
                 f"{who}: both files must have the same number of rows, but data_csv has {len(data)} and label_csv "
                 f"{len(label)}"
             )
-        sampler = ShardedSampler(len(data), batch_size * num_parts, num_parts, part_index, shuffle, "pad", seed, who)
+        sampler = sampler_of_part(who, len(data), batch_size, num_parts, part_index, shuffle, "pad", seed)
         super().__init__(sampler, [(data_name, data)], [(label_name, label)])
 
 
@@ -213,7 +213,7 @@ class LibSVMIter(RowIter):
                     f"label_libsvm {counts[1]}"
                 )
         rows = len(self._data.heads)
-        sampler = ShardedSampler(rows, batch_size * num_parts, num_parts, part_index, shuffle, "pad", seed, who)
+        sampler = sampler_of_part(who, rows, batch_size, num_parts, part_index, shuffle, "pad", seed)
         label_dims = () if self._label is None else (self._label.columns,)
         kind = numpy.float32
         super().__init__(sampler, [(data_name, (self._data.columns,), kind)], [(label_name, label_dims, kind)])

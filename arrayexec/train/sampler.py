@@ -170,6 +170,30 @@ class ShardedSampler:
         }
 
 
+def sampler_of_part(
+    who: str,
+    num_rows: int,
+    batch_size: int,
+    num_parts: int,
+    part_index: int,
+    shuffle: bool,
+    last_batch_handle: str,
+    seed: int | None,
+) -> ShardedSampler:
+    """The sampler of one of ``num_parts`` readers of ``batch_size`` rows; AttributeValueError for wrong numbers."""
+    Shard(who, batch_size, 1, 0)
+    if not all(isinstance(number, (int, numpy.integer)) for number in (num_parts, part_index)) or not (
+        0 <= part_index < num_parts
+    ):
+        raise AttributeValueError(
+            f"{who}: part_index must be in 0..num_parts - 1, but num_parts is {num_parts!r} and part_index "
+            f"{part_index!r}"
+        )
+    return ShardedSampler(
+        num_rows, batch_size * num_parts, num_parts, part_index, shuffle, last_batch_handle, seed, who
+    )
+
+
 def check_state(who: str, state: Mapping[str, Any], keys: tuple[str, ...], description: Mapping[str, Any]) -> None:
     """Refuse a state that lacks a key, or whose description differs from that of what it is given to."""
     missing = [key for key in (*keys, *description) if key not in state]

@@ -187,6 +187,7 @@ cases(
     csv_value=reads(io.CSVIter, "1,x\n", (2,), 1),
     csv_other=reads(io.CSVIter, "1_0\n", (1,), 1),
     csv_nothing=reads(io.CSVIter, "\n", (2,), 1),
+    csv_part=reads(io.CSVIter, "1\n", (1,), 1, num_parts=2, part_index=2),
     csv_shape=reads(io.CSVIter, "1\n", (0,), 1),
     libsvm_row=reads(io.LibSVMIter, "1 0:1\n2 x\n", (2,), 1),
     libsvm_index=reads(io.LibSVMIter, "1 2:1\n", (2,), 1),

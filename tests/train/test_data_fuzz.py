@@ -97,5 +97,5 @@ def test_damaged_files(tmp_path, monkeypatch, kind):
             refused += 1
         taken = max(taken, tracemalloc.get_traced_memory()[1] - before)
     tracemalloc.stop()
-    assert CASES // 4 < refused
+    assert refused > CASES // 4
     assert taken < 2 << 20
