@@ -150,6 +150,12 @@ class BoundModule(BaseModule):
             raise NotBoundError(f"{call}: run forward first")
         return self._bound(call).curr_execgrp
 
+    @property
+    def _exec_group(self) -> DataParallelExecutorGroup:
+        """The executors of the current batch (before the first one, of what was bound): MXNet's name."""
+        manager = self._bound("_exec_group")
+        return manager.curr_execgrp or manager.execgrp
+
     def get_outputs(self, merge_multi_context: bool = True, copy: bool = True) -> list[Any]:
         """Outputs of the last forward: arrays of the whole batch, or for each a list of arrays by device.
 
@@ -184,7 +190,7 @@ class BoundModule(BaseModule):
     def get_states(self, merge_multi_context: bool = True) -> list[Any]:
         """Copies of the states, in the order of ``state_names``, as `get_outputs` gives outputs."""
         self._require("get_states", BOUND, READY)
-        return self._state_group().get_arguments(self._state_names, False, merge_multi_context)
+        return self._exec_group.get_arguments(self._state_names, False, merge_multi_context)
 
     def set_states(self, states: Sequence[Any] | None = None, value: float | None = None) -> None:
         """Write the states: by arrays (or lists of arrays by device) in the order of ``state_names``, or one number."""
@@ -195,11 +201,7 @@ class BoundModule(BaseModule):
         if len(values) != len(self._state_names):
             known = f"{len(self._state_names)} states ({', '.join(self._state_names)})"
             raise ArgumentError(f"set_states: there must be {known}, but there are {len(values)}")
-        self._state_group().set_arguments(self._state_names, values)
-
-    def _state_group(self) -> DataParallelExecutorGroup:
-        manager = self._bound("states")
-        return manager.curr_execgrp or manager.execgrp
+        self._exec_group.set_arguments(self._state_names, values)
 
     def update_metric(self, eval_metric: Any, labels: Sequence[Array], pre_sliced: bool = False) -> None:
         """Count the outputs of the last forward against labels; rows that only fill up the batch do not count."""

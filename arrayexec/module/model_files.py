@@ -9,6 +9,7 @@ from ..files import load, save
 from ..symbol import Symbol
 from ..symbol import load as load_symbol
 from .base_module import joined_params, split_params
+from .rewritten import without_amp_casts
 
 Array = Any
 
@@ -17,9 +18,12 @@ def save_checkpoint(
     prefix: str, epoch: int, symbol: Symbol | None, arg_params: Mapping[str, Array],
     aux_params: Mapping[str, Array] | None = None, remove_amp_cast: bool = True,
 ) -> None:  # fmt: skip
-    """Write ``prefix-symbol.json`` (unless there is no symbol) and ``prefix-%04d.params``, each whole or not at all."""
+    """Write ``prefix-symbol.json`` (unless there is no symbol) and ``prefix-%04d.params``, each whole or not at all.
+
+    ``remove_amp_cast``: the casts of mixed precision are left out of the symbol.
+    """
     if symbol is not None:
-        symbol.save(f"{prefix}-symbol.json")
+        (without_amp_casts(symbol) if remove_amp_cast else symbol).save(f"{prefix}-symbol.json")
     save(f"{prefix}-{epoch:04d}.params", joined_params(arg_params, aux_params or {}))
 
 

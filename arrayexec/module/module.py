@@ -19,8 +19,8 @@ from ..train.initializer import InitDesc, Uniform
 from ..train.mxnet_states import from_mxnet
 from . import kvstore as kvstores
 from .bound_module import BOUND, READY, TRAINED, BoundModule
-from .frozen import with_frozen_statistics
 from .model_files import load_checkpoint, save_checkpoint
+from .rewritten import with_frozen_statistics
 from .together import load_together, save_together
 
 Array = Any
@@ -292,7 +292,7 @@ class Module(BoundModule):
             for kind in ("parameters", "aux")
         )
         self._manager.copy_to(arg_params, aux_params)
-        return arg_params, aux_params
+        return self._manager.kept("parameters") | arg_params, self._manager.kept("aux") | aux_params
 
     # --- the optimizer -----------------------------------------------------------------------------------------
 

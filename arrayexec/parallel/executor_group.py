@@ -85,6 +85,11 @@ class DataParallelExecutorGroup:
         shape[axis] = rows.stop - rows.start
         return tuple(shape)
 
+    @property
+    def execs(self) -> list[Executor]:
+        """Another name of ``train_execs``."""
+        return self.train_execs
+
     # --- arrays ------------------------------------------------------------------------------------------------
 
     def _inputs(self, names: Sequence[str]) -> list[list[tuple[Any, Array]]]:

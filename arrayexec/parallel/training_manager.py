@@ -27,17 +27,20 @@ class TrainingManager(DataParallelExecutorManager):
     ``input_grads``: arguments that are no parameters and yet get gradients, by ``grad_req``, too. ``group2ctxs``: a
     dict a device, see ``Symbol.bind``. ``shared``: a manager whose parameters, states and memory are used, by name.
     ``loss_weighting``: ``samples`` multiplies the gradients of every device by its share of the rows, for losses that
-    divide by the rows of their own device; ``devices`` just adds them up. ``names``: of data and labels of batches of the default bucket that do not say theirs.
+    divide by the rows of their own device; ``devices`` just adds them up. ``names``: of data and labels of batches of
+    the default bucket that do not say theirs.
     """
 
     def __init__(
         self, symbol: Any, ctx: Sequence[Context], train_data: Any, *, grad_req: str | Mapping[str, str] = "write",
         fixed: Collection[str] = (), input_grads: Collection[str] = (),
         group2ctxs: Sequence[Mapping[str, Context] | None] | None = None, shared: TrainingManager | None = None,
-        loss_weighting: str = "devices", names: tuple[Sequence[str] | None, Sequence[str] | None] = (None, None), **options: Any,
+        loss_weighting: str = "devices", names: tuple[Sequence[str] | None, Sequence[str] | None] = (None, None),
+        **options: Any,
     ) -> None:  # fmt: skip
         self._requests, self._fixed, self._input_grads = grad_req, frozenset(fixed), input_grads
         self._group2ctxs, self._shared = group2ctxs, shared
+        self._aux_given: set[str] = set()
         self._residuals: dict[tuple[int, str], Array] = {}
         self.compression: Any = None
         """Rounds the gradients of a device, or with ranks their sum; the rest is added to those of the next step."""
@@ -117,8 +120,13 @@ class TrainingManager(DataParallelExecutorManager):
         """The leading device's ``parameters`` (or ``aux``) of all buckets bound so far."""
         return dict(getattr(self._replicas.lead, kind))
 
+    def kept(self, kind: str) -> dict[str, Array]:
+        """Values that were given for names that no bucket bound so far has."""
+        return {n: a for n, a in self._kept.items() if (n in self._aux_given) == (kind == "aux")}
+
     def set_params(self, arg_params: Mapping[str, Any], aux_params: Mapping[str, Any] | None = None) -> None:
         """See `DataParallelExecutorManager.set_params`; ``first_value`` gives the values that are still missing."""
+        self._aux_given |= (aux_params or {}).keys()
         self._fill(self.symbol, {("parameters", name) for name in arg_params} | {("aux", n) for n in aux_params or {}})
         super().set_params(arg_params, aux_params)
 

@@ -15,7 +15,7 @@ from tests.parallel.networks import mlp
 
 NAMES = (
     "base_module", "bound_module", "bucketing_module", "module", "model", "model_files", "sequential_module", "python_module",
-    "frozen",
+    "rewritten",
 )  # fmt: skip
 FILES = (*(f"module/{name}.py" for name in NAMES), "parallel/training_manager.py", "parallel/merging.py")
 # what a class must define is one text, in one place
@@ -100,6 +100,7 @@ cases(
     states_both=after(ready, lambda m: m.set_states([X], 1.0)),
     states_count=after(ready, lambda m: m.set_states([X])),
     file_of_a_list=lambda: (ax.nd.save("x.params", [X]), ready().load_params("x.params")),
+    file_names_twice=lambda: (ax.nd.save("x.params", {"w": X, "arg:w": X}), ready().load_params("x.params")),
     bad_rebind=after(ready, lambda m: m.bind([("data", (0, 6))], LABEL, force_rebind=True)),
 )
 

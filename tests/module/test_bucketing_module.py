@@ -109,6 +109,17 @@ def test_values_of_other_buckets_are_kept_until_they_come() -> None:
     np.testing.assert_array_equal(module.get_outputs()[0], other.get_outputs()[0])
 
 
+def test_kept_values_are_saved_again(tmp_path: Any) -> None:
+    values = ready(8).get_params()[0]
+    module = ready(3)
+    module.set_params(values, {})
+    module.save_checkpoint(str(tmp_path / "m"), 1)
+    saved = ax.model.load_params(str(tmp_path / "m"), 1)[0]
+    assert saved.keys() == values.keys()
+    for name, value in values.items():
+        np.testing.assert_array_equal(saved[name], value)
+
+
 def test_requests_hold_in_all_buckets() -> None:
     module, large = ready(grad_req="add"), ready()
     large.set_params(*module.get_params())

@@ -190,6 +190,20 @@ def test_feed_forward_refuses() -> None:
 # --- files ---------------------------------------------------------------------------------------------------------
 
 
+def test_casts_of_mixed_precision_are_left_out_of_files(tmp_path: Any) -> None:
+    net = sym.FullyConnected(sym.amp_cast(sym.Variable("data"), dtype="float16"), num_hidden=3, name="fc")
+    both = sym.amp_multicast(net, sym.Variable("other"), num_outputs=2)
+    net = sym.Group([both[0] + 1, both[1]])
+    args = {"fc_weight": X[:3], "fc_bias": Y[:3]}
+    for removed in (True, False):
+        ax.model.save_checkpoint(str(tmp_path / "m"), 0, net, args, {}, remove_amp_cast=removed)
+        read = ax.model.load_checkpoint(str(tmp_path / "m"), 0)[0]
+        assert ("amp" in read.tojson()) is not removed
+        assert read.list_arguments() == net.list_arguments()
+    plain = ax.model.load_checkpoint(str(tmp_path / "m"), 0)[0]
+    assert plain.tojson() == net.tojson()
+
+
 def test_bare_names_in_a_file(tmp_path: Any) -> None:
     net = mlp(norm=True)
     args, aux = values(net, data=(8, 6))

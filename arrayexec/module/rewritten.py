@@ -1,4 +1,4 @@
-"""Layers that stay as they are, their running statistics, too."""
+"""Symbols with small changes: layers that stay as they are, files without the casts of mixed precision."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from ..parallel.binding import ignored_parameters
 from ..symbol import Symbol
-from ..symbol.graph import Node
+from ..symbol.graph import Entry, Node
 
 
 def with_frozen_statistics(symbol: Symbol, fixed: Collection[str]) -> Symbol:
@@ -23,3 +23,18 @@ def with_frozen_statistics(symbol: Symbol, fixed: Collection[str]) -> Symbol:
         inputs = [(copies[graph.index[id(source)]], i) for source, i in node.inputs]
         copies.append(Node(op, node.name, node.attributes, inputs, node.source))
     return Symbol([(copies[graph.index[id(node)]], i) for node, i in symbol.heads])
+
+
+def without_amp_casts(symbol: Symbol) -> Symbol:
+    """The symbol with what goes into ``amp_cast`` and ``amp_multicast`` in place of what comes out of them."""
+    graph, places, changed = symbol.graph, dict[tuple[int, int], Entry](), False
+    for number, node in enumerate(graph.nodes):
+        inputs = [places[graph.index[id(source)], i] for source, i in node.inputs]
+        if node.op is not None and node.op.form.name in ("amp_cast", "amp_multicast"):
+            places |= {(number, i): entry for i, entry in enumerate(inputs)}
+            changed = True
+            continue
+        copy = Node(node.op, node.name, node.attributes, inputs, node.source)
+        copy.versions = node.versions
+        places |= {(number, i): (copy, i) for i in range(node.visible)}
+    return Symbol([places[graph.index[id(node)], i] for node, i in symbol.heads]) if changed else symbol
