@@ -223,3 +223,53 @@ def test_two_bits_on_gpus(gpus: list[ax.Context]) -> None:
         store.push("a", [on(where, 0.5) for where in gpus])
         found.append(pulled(store, "a")[0])
     assert found == [0, 3, 0]
+
+
+@pytest.mark.parametrize("on_store", [True, False])
+def test_an_old_loop_over_executors_trains_as_a_module_does(on_store: bool) -> None:
+    """Gradients of all devices are pushed; weights come back, or the sums, and then each device updates its own."""
+    data = ax.sym.FullyConnected(ax.sym.Variable("data"), num_hidden=3, name="fc")
+    net, contexts = ax.sym.SoftmaxOutput(data, name="softmax"), [ax.cpu(0), ax.cpu(1)]
+    rng = np.random.default_rng(0)
+    batches = [
+        ax.io.DataBatch([rng.normal(size=(6, 4)).astype("f4")], [rng.integers(0, 3, 6).astype("f4")]) for _ in range(5)
+    ]  # fmt: skip
+    shapes = {"data_shapes": [("data", (6, 4))], "label_shapes": [("softmax_label", (6,))]}
+    options = {"learning_rate": 0.1, "momentum": 0.9, "rescale_grad": 1 / 6}
+    first = {"fc_weight": rng.normal(size=(3, 4)).astype("f4"), "fc_bias": np.zeros(3, "f4")}
+
+    module = ax.mod.Module(net, context=contexts)
+    module.bind(**shapes)
+    module.init_params(arg_params=first)
+    module.init_optimizer("device", "sgd", options)
+    for batch in batches:
+        module.forward_backward(batch)
+        module.update()
+
+    described = ax.io.NDArrayIter(np.zeros((6, 4)), np.zeros(6), 6)
+    slices = ax.executor_manager.split_input_slice(6, [1, 1])
+    arguments = net.list_arguments()
+    group = ax.executor_manager.DataParallelExecutorGroup(net, arguments, list(first), contexts, slices, described)
+    for executor in group.train_execs:
+        executor.copy_params_from(first)
+    store, rule = ax.kv.create("device"), ax.optimizer.create("sgd", **options)
+    updaters = [ax.optimizer.get_updater(ax.optimizer.create("sgd", **options)) for _ in contexts]
+    for name, arrays in zip(group.param_names, group.param_arrays, strict=True):
+        store.init(name, arrays[0])
+    if on_store:
+        store.set_optimizer(rule)
+    for batch in batches:
+        group.load_data_batch(batch)
+        group.forward(is_train=True)
+        group.backward()
+        for i, (name, grads, weights) in enumerate(
+            zip(group.param_names, group.grad_arrays, group.param_arrays, strict=True)
+        ):
+            store.push(name, grads, priority=-i)
+            store.pull(name, weights if on_store else grads, priority=-i)
+            if not on_store:
+                for updater, grad, weight in zip(updaters, grads, weights, strict=True):
+                    updater(name, grad, weight)
+    for name, arrays in zip(group.param_names, group.param_arrays, strict=True):
+        for array in arrays:
+            assert np.array_equal(array, module.get_params()[0][name])
