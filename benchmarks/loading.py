@@ -1,6 +1,7 @@
 """What loading costs a step: a loader that waits, one that computes, one that decodes; alone and drawn ahead.
 
     OPENBLAS_NUM_THREADS=1 python benchmarks/loading.py
+    OPENBLAS_NUM_THREADS=1 python benchmarks/loading.py --trace loading.json
 
 The step is forward, backward and update of 784-512-512-10 with 256 rows. ``waits`` sleeps for ``--share`` of a
 step (a disk, a network); ``Python`` computes as long in a loop that holds the interpreter; ``NumPy`` computes
@@ -8,12 +9,17 @@ as long in large products that do not; ``JPEG`` decodes, cuts and mirrors images
 many as take about as long. ``serial`` draws the next batch after the step, ``ahead`` is `PrefetchingIter`.
 ``cost`` is the time of a step beside that of the step alone in the same rounds: 0.1 is 10 % more. A loader that
 computes hides only behind a core that the step leaves free.
+
+``--trace`` writes, instead, what ran when in 40 steps with the loader that waits: a file for a browser's
+tracing page (chrome://tracing, Perfetto), and prints how much of the loading lies inside steps.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -114,6 +120,33 @@ def images(folder: Path, seconds: float) -> io.DataIter | None:
     return io.ResizeIter(made(max(1, round(8 * seconds / timed(few.next)))), 1 << 40)
 
 
+def trace(path: str, step: Callable[[], None], seconds: float) -> None:
+    """Run 40 steps with a loader that waits ``seconds``, and write when each ran."""
+    spans: list[tuple[str, int, float, float]] = []
+
+    def span(name: str, call: Callable[[], Any]) -> None:
+        start = time.perf_counter()
+        call()
+        spans.append((name, threading.get_ident(), start, time.perf_counter()))
+
+    drawn = io.PrefetchingIter(Loader(lambda: span("load", lambda: time.sleep(seconds))))
+    for _ in range(40):
+        span("next", drawn.next)
+        span("step", step)
+    drawn.reset()
+    steps = [(start, end) for name, _, start, end in spans if name == "step"]
+    loads = [(start, end) for name, _, start, end in spans if name == "load"]
+    inside = sum(max(0.0, min(a[1], b[1]) - max(a[0], b[0])) for a in loads for b in steps)
+    total = sum(end - start for start, end in loads)
+    print(f"{len(loads)} loads of {1e3 * seconds:.1f} ms, {len(steps)} steps: {inside / total:.0%} of loading ran in steps")
+    threads = sorted({thread for _, thread, _, _ in spans})
+    events = [
+        {"name": name, "ph": "X", "pid": 0, "tid": threads.index(thread), "ts": 1e6 * start, "dur": 1e6 * (end - start)}
+        for name, thread, start, end in spans
+    ]
+    Path(path).write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
+
+
 def main() -> None:
     """Measure and print."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -121,10 +154,14 @@ def main() -> None:
     arguments.add_argument("--seconds", type=float, default=0.5)
     arguments.add_argument("--rounds", type=int, default=9)
     arguments.add_argument("--json", action="store_true")
+    arguments.add_argument("--trace", help="the file to write a trace to, instead")
     options = arguments.parse_args()
     step = training_step()
     alone = timed(step, 30)
     loading = options.share * alone
+    if options.trace:
+        trace(options.trace, step, loading)
+        return
     square = np.ones((256, 256), np.float32)
     with tempfile.TemporaryDirectory() as folder:
         made: dict[str, Callable[[], io.DataIter | None]] = {
