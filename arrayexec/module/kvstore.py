@@ -409,16 +409,17 @@ def _listed(values: Any) -> list[Array]:
 
 
 def _pairs(call: str, key: Any, value: Any) -> list[tuple[Key, Any]]:
-    """Keys and what belongs to each: of one key all, of a list of keys one each, or as many devices for each."""
+    """Keys and what belongs to each: to one key all; to a list of keys one each, which may be a list of arrays."""
     keys = list(key) if isinstance(key, (list, tuple)) else [key]
     for one in keys:
         if isinstance(one, bool) or not isinstance(one, (int, str, numpy.integer)):
             raise ArgumentError(f"kvstore: {call}: a key must be a text or a number, but it is {one!r}")
-    if not isinstance(key, (list, tuple)):
-        return [(keys[0], value)]
-    values = _listed(value)
+    values = _listed(value) if isinstance(key, (list, tuple)) else [value]
     if len(values) != len(keys):
         raise ArgumentError(f"kvstore: {call}: {len(keys)} keys need as many values, but there are {len(values)}")
+    for one, given in zip(keys, values, strict=True):
+        if isinstance(given, (list, tuple)) and not given:
+            raise ArgumentError(f"kvstore: {call}: key {one!r} needs an array or several, but the list is empty")
     return list(zip(keys, values, strict=True))
 
 

@@ -219,6 +219,7 @@ cases(
     mixed_keys=lambda: store().init(3, ones(2)),
     odd_key=lambda: store().init(1.5, ones(2)),  # type: ignore[arg-type]
     counts_differ=lambda: store().push(["w", "w"], [ones(2, 3)]),
+    push_nothing=lambda: store().push("w", []),
     push_without_init=lambda: store().push("v", ones(2)),
     pull_without_init=lambda: store(weight=ones(1)).pull("weigth", ones(1)),
     push_shape=lambda: store().push("w", [ones(2, 3), ones(3, 2)]),
