@@ -138,7 +138,8 @@ def trace(path: str, step: Callable[[], None], seconds: float) -> None:
     loads = [(start, end) for name, _, start, end in spans if name == "load"]
     inside = sum(max(0.0, min(a[1], b[1]) - max(a[0], b[0])) for a in loads for b in steps)
     total = sum(end - start for start, end in loads)
-    print(f"{len(loads)} loads of {1e3 * seconds:.1f} ms, {len(steps)} steps: {inside / total:.0%} of loading ran in steps")
+    counts = f"{len(loads)} loads of {1e3 * seconds:.1f} ms, {len(steps)} steps"
+    print(f"{counts}: {inside / total:.0%} of loading ran during steps")
     threads = sorted({thread for _, thread, _, _ in spans})
     events = [
         {"name": name, "ph": "X", "pid": 0, "tid": threads.index(thread), "ts": 1e6 * start, "dur": 1e6 * (end - start)}
