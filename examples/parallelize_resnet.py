@@ -6,7 +6,9 @@
     python examples/parallelize_resnet.py --gpu                  # all GPUs
     python examples/parallelize_resnet.py --data cifar.npz       # images (n, 3, 32, 32), labels (n,), test_images, …
 
-Without ``--data`` the images are made: each class has a pattern, seen through noise. With ``--checkpoint model.npz``
+Without ``--data`` the images are made: each class has a pattern, seen through noise, and held-out images are told right
+(``test_accuracy`` of at least 0.98) after four epochs, also by the small net of
+``--blocks 1 --images 256 --batch 16 --epochs 3``, a few seconds' work. With ``--checkpoint model.npz``
 every epoch is saved, and a run goes on from what is there, with any number of devices and ranks. Batch normalisation
 takes the statistics of the whole batch (``combine_spatial_bn``), so that all of these train alike. The last line is
 for programs:

@@ -22,6 +22,7 @@ def last_line(text: str) -> dict[str, float]:
 
 def train(root: Path, env: dict[str, str], *options: str) -> dict[str, float]:
     command = [sys.executable, str(root / "examples" / "parallelize_resnet.py"), *SMALL, *options]
+    env = {**env, "OPENBLAS_NUM_THREADS": "1"}  # beside other tests two threads wait for each other
     run = subprocess.run(command, env=env, check=True, timeout=120, capture_output=True, text=True)
     assert run.stderr == ""
     return last_line(run.stdout)
@@ -33,6 +34,21 @@ def test_devices_and_a_checkpoint_change_no_loss(root: Path, tmp_path: Path, sub
     first = train(root, subprocess_env, *saved, "--stop", "1")
     assert abs(first["loss"] - alone["loss"]) > 0.01
     assert train(root, subprocess_env, *saved, "--devices", "3,0")["loss"] == pytest.approx(alone["loss"], abs=2e-3)
+
+
+LEARNS = ("--blocks", "1", "--images", "256", "--batch", "16", "--epochs", "3")
+
+
+def test_it_learns(root: Path, subprocess_env: dict[str, str]) -> None:
+    """As its page says: at least 98 % of images that it has not seen, after three epochs."""
+    assert train(root, subprocess_env, *LEARNS)["test_accuracy"] >= 0.98
+
+
+@pytest.mark.mpi
+def test_it_learns_on_ranks(root: Path) -> None:
+    run = run_ranks(str(root / "examples" / "parallelize_resnet.py"), 2, *LEARNS, timeout=120)
+    assert (run.code, run.err) == (0, "")
+    assert last_line(run.out)["test_accuracy"] >= 0.98
 
 
 @pytest.mark.mpi
