@@ -16,7 +16,9 @@ from arrayexec.module.checkpoint import Checkpoints
 from tests.parallel import fake_nccl
 from tests.strict_device import strict
 
-RULES = ["sgd", "adam", "adamax", "ftml", "nadam", "rmsprop", "signum", "lamb"]
+RULES = (
+    "adadelta adagrad adam adamax adamw ccsgd dcasgd ftml ftrl lamb lars lbsgd nadam nag rmsprop sgd sgld signum test"
+).split()
 
 
 def net() -> Any:
