@@ -10,9 +10,10 @@ import numpy as np
 
 from ..errors import ArgumentError, NotBoundError
 from ..parallel.executor_group import DataParallelExecutorGroup
-from ..parallel.loading import Described, batch_axis
+from ..parallel.loading import Described, batch_axis, describe
 from ..parallel.merging import row_axes
 from ..parallel.training_manager import TrainingManager
+from ..train.batch import DataDesc
 from .base_module import BaseModule
 
 Array = Any
@@ -124,9 +125,16 @@ class BoundModule(BaseModule):
         return SimpleNamespace(
             data=batch.data, label=labels, pad=getattr(batch, "pad", None), first_row=getattr(batch, "first_row", 0),
             global_rows=getattr(batch, "global_rows", None),
-            provide_data=getattr(batch, "provide_data", None), bucket_key=getattr(batch, "bucket_key", None),
-            provide_label=getattr(batch, "provide_label", None) if labels else None,
+            provide_data=self._as_bound(getattr(batch, "provide_data", None)), bucket_key=getattr(batch, "bucket_key", None),
+            provide_label=self._as_bound(getattr(batch, "provide_label", None)) if labels else None,
         )  # fmt: skip
+
+    def _as_bound(self, items: Sequence[Any] | None) -> list[DataDesc]:
+        """Descriptions of a batch with the types and layouts that were bound: arrays are cast to them."""
+        bound = {item.name: item for item in self._shapes.all}
+        given = [describe(item) for item in items or ()]
+        like = [(item, bound.get(item.name, item)) for item in given]
+        return [DataDesc(item.name, item.shape, mine.dtype, mine.layout) for item, mine in like]
 
     def backward(self, out_grads: Any = None) -> None:
         """Run backward; ``out_grads``: head gradients of the whole batch, for outputs that are no losses."""

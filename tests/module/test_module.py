@@ -554,6 +554,20 @@ class _Batches:
             yield ax.io.DataBatch([array], pad=pad, provide_data=[ax.io.DataDesc("data", array.shape, layout="TNC")])
 
 
+def test_batches_are_cast_to_the_types_that_were_bound() -> None:
+    module = ax.mod.Module(mlp(), context=CPUS[:2])
+    module.bind([ax.io.DataDesc("data", (8, 6), np.float16)], [ax.io.DataDesc("softmax_label", (8,), np.int32)])
+    module.init_params(ax.init.Xavier())
+    module.init_optimizer(optimizer_params={"learning_rate": 0.5, "multi_precision": True})
+    for _ in range(20):
+        for one in batches(8):  # which describe themselves as float32
+            module.forward_backward(one)
+            module.update()
+    assert {a.dtype for a in module.get_params()[0].values()} == {np.dtype(np.float16)}
+    assert module.get_outputs()[0].dtype == np.float16
+    assert module.score(batches(5), "acc")[0][1] > 0.8
+
+
 def test_outputs_that_are_no_rows_stand_side_by_side() -> None:
     net = sym.MakeLoss(sym.mean(sym.Variable("data")), name="loss")
     module = ax.mod.Module(net, label_names=None, context=CPUS[:2])
