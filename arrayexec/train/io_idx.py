@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import math
 import os
 import struct
-import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +26,9 @@ def read_idx(path: Path) -> Array:
 
     Raises FileFormatError, with the offset, for anything that is not such a file in whole.
     """
+    import gzip
+    import zlib
+
     name = os.fspath(path)
     with open(name, "rb") as plain:
         stored = os.fstat(plain.fileno()).st_size

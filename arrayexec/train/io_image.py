@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy
 
-from .. import files
 from ..context import Array
 from ..errors import AttributeValueError, FileFormatError, ShapeError
 from . import random
@@ -20,6 +18,9 @@ from .io_rows import RowIter
 from .record_augment import RecordAugment
 from .recordio import RecordFile, read_index, unpack
 from .sampler import Rows, sampler_of_part
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 Path = str | os.PathLike[str]
 _ENCODED = (b"\xff\xd8", b"\x89PNG", b"BM", b"RIFF", b"\x93NUMPY", b"P6", b"GIF8", b"II*\0", b"MM\0*")
@@ -129,6 +130,8 @@ class _ImageRows(RowIter):
 
     def _pool(self) -> ThreadPoolExecutor:
         if self._workers is None or self._workers[0] != os.getpid():  # the child of a fork has no threads
+            from concurrent.futures import ThreadPoolExecutor
+
             self._workers = os.getpid(), ThreadPoolExecutor(self.threads, "images")
         return self._workers[1]
 
@@ -233,6 +236,8 @@ class ImageRecordIter(PrefetchingIter):
 
 def _mean_image(path: Path, images: _ImageRows) -> Any:
     """The mean of all images (h, w, channels): of the file or, where there is none, found now and written there."""
+    from .. import files
+
     shape = images.data_shape
     if os.path.exists(path):
         found = files.load(path)
