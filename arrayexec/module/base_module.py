@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ from ..train import metric as metrics
 from ..train.batch import DataBatch, DataDesc
 from ..train.callback import BatchEndParam
 from ..train.initializer import Uniform
-from .checkpoint import Checkpoints
+from .checkpoint import FitKeeper
 
 Array = Any
 Callbacks = Callable[..., Any] | Iterable[Callable[..., Any]] | None
@@ -32,9 +32,14 @@ class StopTraining(Exception):
     """Raised by a callback of an epoch's end or of an evaluation's end: that epoch is the last one of `fit`."""
 
 
+def listed(callbacks: Callbacks) -> list[Callable[..., Any]]:
+    """One callback, or all of several."""
+    return [callbacks] if callable(callbacks) else list(callbacks or ())
+
+
 def call_all(callbacks: Callbacks, *arguments: Any) -> None:
     """Call one callback, or all of several."""
-    for callback in [callbacks] if callable(callbacks) else list(callbacks or ()):
+    for callback in listed(callbacks):
         callback(*arguments)
 
 
@@ -310,9 +315,9 @@ class BaseModule:
         eval_metric = metrics.create(eval_metric)
         validation_metric = eval_metric if validation_metric is None else validation_metric
         log = self.logger.info if self._speaks() else _quiet
-        keeper = Checkpoints(checkpoint) if isinstance(checkpoint, str | os.PathLike) else checkpoint
-        position = keeper.resume(self, data=train_data, metric=eval_metric) if resume else None
-        begin_epoch, begin_batch = position[:2] if position is not None else (begin_epoch, 0)
+        callbacks = map(listed, (batch_end_callback, epoch_end_callback, eval_end_callback, eval_batch_end_callback))
+        keeper = FitKeeper(checkpoint, self, train_data, eval_metric, itertools.chain.from_iterable(callbacks))
+        begin_epoch, begin_batch = keeper.begin(begin_epoch, resume)
         for epoch in range(begin_epoch, num_epoch):
             start = time.perf_counter()
             if not begin_batch:
@@ -327,8 +332,7 @@ class BaseModule:
                 if monitor is not None:
                     monitor.toc_print()
                 call_all(batch_end_callback, BatchEndParam(epoch, nbatch, eval_metric, locals()))
-                if keeper is not None and keeper.is_due(nbatch + 1):
-                    keeper.save(self, data=train_data, metric=eval_metric, epoch=epoch, batch=nbatch + 1)
+                keeper.after_batch(epoch, nbatch + 1)
             if nbatch < 0:
                 raise ArgumentError(f"fit: train_data must give batches, but it gives none in epoch {epoch}")
             self._total(eval_metric)
@@ -351,8 +355,7 @@ class BaseModule:
                 stopped = reason
             train_data.reset()
             begin_batch = 0
-            if keeper is not None:
-                keeper.save(self, data=train_data, metric=eval_metric, epoch=epoch + 1)
+            keeper.after_epoch(epoch)
             if stopped is not None:
                 log("Epoch[%d] Training ends: %s", epoch, stopped)
                 return

@@ -113,6 +113,14 @@ class EarlyStopping:
                 f"{self.metric or 'the metric'} has not got better than {self.best:g} since epoch {self.best_epoch}"
             )
 
+    def get_state(self) -> dict[str, Any]:
+        """The best value and its epoch; checkpoints of `fit` keep them."""
+        return {"best": self.best, "best_epoch": self.best_epoch}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `get_state` gave."""
+        self.best, self.best_epoch = float(state["best"]), int(state["best_epoch"])
+
     def _value(self, metric: EvalMetric | None) -> float:
         values = {} if metric is None else dict(metric.get_name_value())
         if self.metric is None and len(values) == 1:

@@ -11,7 +11,7 @@ import contextlib
 import os
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -306,3 +306,38 @@ class Checkpoints:
             listed = "\n  ".join(damaged)
             raise CheckpointError(f"Checkpoints: all checkpoints in {self.directory!r} are damaged:\n  {listed}")
         return None
+
+
+class FitKeeper:
+    """What `fit` does with checkpoints: nothing at all without them.
+
+    ``callbacks`` that have ``get_state`` and ``set_state`` are kept, too, as `EarlyStopping` is.
+    """
+
+    def __init__(self, checkpoint: Any, model: Any, data: Any, metric: Any, callbacks: Iterable[Any]) -> None:
+        self._kept = Checkpoints(checkpoint) if isinstance(checkpoint, str | os.PathLike) else checkpoint
+        self._model, self._data, self._metric = model, data, metric
+        self._callbacks = [one for one in callbacks if hasattr(one, "get_state") and hasattr(one, "set_state")]
+
+    def begin(self, epoch: int, resume: bool) -> tuple[int, int]:
+        """The epoch to begin with, and how many of its batches are done: those of the newest checkpoint to `resume`."""
+        position = self._kept.resume(self._model, data=self._data, metric=self._metric) if resume else None
+        if position is None:
+            return epoch, 0
+        for callback, state in zip(self._callbacks, position.extra, strict=False):
+            callback.set_state(state)
+        return position.epoch, position.batch
+
+    def after_batch(self, epoch: int, batch: int) -> None:
+        """Save, if it is time, after so many batches of an epoch."""
+        if self._kept is not None and self._kept.is_due(batch):
+            self._save(epoch, batch)
+
+    def after_epoch(self, epoch: int) -> None:
+        """Save at the end of an epoch."""
+        if self._kept is not None:
+            self._save(epoch + 1, 0)
+
+    def _save(self, epoch: int, batch: int) -> None:
+        extra = [callback.get_state() for callback in self._callbacks]
+        self._kept.save(self._model, data=self._data, metric=self._metric, epoch=epoch, batch=batch, extra=extra)

@@ -190,3 +190,26 @@ def test_values_for_buckets_that_have_not_come_yet(tmp_path: Path) -> None:
     second.switch_bucket(4, [("data", (6, 4))], [("softmax_label", (6, 4))])
     found = second.get_params()[0]
     assert all(np.array_equal(found[name], value) for name, value in {**arg_params, **short}.items())
+
+
+@pytest.mark.parametrize("stop", [6, 11])
+def test_an_early_end_comes_as_early(tmp_path: Path, stop: int) -> None:
+    def train(watch: Watch, **options: Any) -> int:
+        ax.random.seed(2)
+        early = ax.callback.EarlyStopping(patience=2, mode="min")  # accuracy: it rises
+        module = ax.mod.Module(dropout_net())
+        module.fit(
+            images(), images(4), optimizer=RULES["adam"](), initializer=ax.init.Xavier(), num_epoch=30, eval_metric="ce",
+            validation_metric="acc", batch_end_callback=[watch], eval_end_callback=early, **options,
+        )  # fmt: skip
+        return int(early.best_epoch)
+
+    whole = Watch()
+    best = train(whole)
+    last = whole.seen[-1][0]
+    assert best <= last - 2 < 27
+    with pytest.raises(Stopped):
+        train(Watch(stop), checkpoint=tmp_path)
+    again = Watch()
+    assert train(again, checkpoint=tmp_path, resume=True) == best
+    assert again.seen[-1] == whole.seen[-1]
