@@ -124,8 +124,8 @@ class BoundModule(BaseModule):
         labels = getattr(batch, "label", None) if self._label_names else None
         return SimpleNamespace(
             data=batch.data, label=labels, pad=getattr(batch, "pad", None), first_row=getattr(batch, "first_row", 0),
-            global_rows=getattr(batch, "global_rows", None),
-            provide_data=self._as_bound(getattr(batch, "provide_data", None)), bucket_key=getattr(batch, "bucket_key", None),
+            global_rows=getattr(batch, "global_rows", None), bucket_key=getattr(batch, "bucket_key", None),
+            provide_data=self._as_bound(getattr(batch, "provide_data", None)),
             provide_label=self._as_bound(getattr(batch, "provide_label", None)) if labels else None,
         )  # fmt: skip
 
