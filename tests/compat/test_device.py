@@ -23,7 +23,8 @@ def test_making_reading_and_moving(ctx: Context) -> None:
     array = mx.nd.array([[1, 2, 3], [4, 5, 6]], ctx)
     assert isinstance(array, DeviceNDArray) and isinstance(array, mx.nd.NDArray)
     assert (array.shape, array.size, array.ndim, array.dtype, array.context) == ((2, 3), 6, 2, np.float32, ctx)
-    assert array.asnumpy().tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert array.asnumpy().tolist() == np.asarray(array).tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert array.T.asnumpy().flags.c_contiguous and np.array(array, np.int32).dtype == np.int32
     assert repr(array) == "\n[[1. 2. 3.]\n [4. 5. 6.]]\n<NDArray 2x3 @strict(0)>"
     host = array.as_in_context(mx.cpu())
     assert host.context == mx.cpu(0) and host.asnumpy().tolist() == array.asnumpy().tolist()

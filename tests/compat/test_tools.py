@@ -184,7 +184,7 @@ def test_names_that_programs_import() -> None:
     for name in (
         "nd ndarray sym symbol mod module model io metric optimizer opt init initializer lr_scheduler callback mon monitor kv "
         "kvstore rnn viz visualization random rnd operator recordio image img name attribute context executor engine util "
-        "profiler test_utils base executor_manager"
+        "profiler test_utils base executor_manager contrib"
     ).split():
         assert getattr(mx, name).__name__.startswith("arrayexec."), name
     assert mx.nd is mx.ndarray and mx.opt is mx.optimizer and mx.__version__ == "1.9.1"
@@ -404,3 +404,13 @@ def test_what_is_made_here_is_of_the_classes_here() -> None:
     weight = mx.nd.ones((2,))
     mx.optimizer.get_updater(Slow())(0, mx.nd.ones((2,)), weight)
     assert weight.asnumpy().tolist() == [0.5, 0.5]
+
+
+def test_operators_of_contrib() -> None:
+    for namespace in (mx.contrib.nd, mx.contrib.ndarray, mx.nd.contrib):
+        priors = namespace.MultiBoxPrior(mx.nd.zeros((1, 3, 2, 2)), sizes=(0.5,), ratios=(1, 2))
+        assert priors.shape == (1, 8, 4)
+    for namespace in (mx.contrib.sym, mx.contrib.symbol, mx.sym.contrib):
+        symbol = namespace.MultiBoxPrior(mx.sym.Variable("data"), sizes=(0.5,), ratios=(1, 2), name="prior")
+        assert isinstance(symbol, mx.sym.Symbol) and symbol.infer_shape(data=(1, 3, 2, 2))[1] == [(1, 8, 4)]
+    assert not hasattr(mx.contrib, "quantization")

@@ -33,6 +33,7 @@ def product() -> Any:
 cases(
     no_autograd=lambda: mx.autograd,
     no_gluon=lambda: mx.gluon,
+    no_quantization=lambda: mx.contrib.quantization,
     no_np=lambda: mx.np,
     import_of_gluon=lambda: importlib.import_module("arrayexec.compat.mxnet.gluon"),
     misspelt=lambda: mx.modul,

@@ -224,7 +224,7 @@ class NDArray:
 
     def asnumpy(self) -> numpy.ndarray[Any, Any]:
         """The values as a NumPy array of their own."""
-        return numpy.array(asnumpy(self._raw), order="C", copy=isinstance(self, numpy.ndarray))
+        return numpy.array(asnumpy(self._raw), order="C")
 
     def asscalar(self) -> Any:
         """The one value as a NumPy number. ShapeError (a ValueError) where there are more or none."""
@@ -485,6 +485,13 @@ class DeviceNDArray(NDArray):
     shape = property(lambda self: tuple(self._raw.shape), doc="The dims.")
     size = property(lambda self: int(self._raw.size), doc="The number of elements.")
     ndim = property(lambda self: int(self._raw.ndim), doc="The number of dims.")
+
+    def asnumpy(self) -> numpy.ndarray[Any, Any]:
+        """The values as a NumPy array of their own."""
+        return numpy.require(asnumpy(self._raw), requirements="C")
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> numpy.ndarray[Any, Any]:
+        return self.asnumpy().astype(dtype or self._raw.dtype, copy=False)
 
     def __getitem__(self, key: Any) -> Any:
         with self._context.enter():

@@ -15,7 +15,6 @@ REFUSED = {
     "onnx": "models are read from MXNet's files: mx.model.load_checkpoint, mx.sym.load",
     "th": "Torch functions are not here; mx.operator.CustomOp can call any Python code",
     "torch": "Torch functions are not here; mx.operator.CustomOp can call any Python code",
-    "contrib": "operators of mx.contrib are in mx.sym.contrib and mx.nd.contrib",
     "log": "Python's module logging is used as it is",
     "notebook": "symbols show themselves in notebooks; mx.viz draws them",
     "registry": "mx.metric, mx.init, mx.optimizer and mx.operator have register of their own",
