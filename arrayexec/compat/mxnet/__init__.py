@@ -19,13 +19,14 @@ __version__ = "1.9.1"
 
 _MODULES = {
     "attribute": "attribute", "base": "base", "callback": "...module.callback", "context": "context",
-    "contrib": "contrib", "engine": "engine", "executor": "executor", "executor_manager": "...parallel.executor_manager",
-    "image": "image", "img": "image", "init": "initializer", "initializer": "initializer", "io": "io",
-    "kv": "kvstore", "kvstore": "kvstore", "lr_scheduler": "...train.lr_scheduler", "metric": "metric",
-    "mod": "module", "model": "model", "module": "module", "mon": "monitor", "monitor": "monitor",
-    "name": "name", "nd": "ndarray", "ndarray": "ndarray", "operator": "operator", "opt": "optimizer",
-    "optimizer": "optimizer", "profiler": "profiler", "random": "random", "recordio": "...train.recordio",
-    "rnd": "random", "rnn": "rnn", "sym": "symbol", "symbol": "symbol", "test_utils": "test_utils", "util": "util",
+    "contrib": "contrib", "engine": "engine", "executor": "executor",
+    "executor_manager": "...parallel.executor_manager", "image": "image", "img": "image", "init": "initializer",
+    "initializer": "initializer", "io": "io", "kv": "kvstore", "kvstore": "kvstore",
+    "lr_scheduler": "...train.lr_scheduler", "metric": "metric", "mod": "module", "model": "model",
+    "module": "module", "mon": "monitor", "monitor": "monitor", "name": "name", "nd": "ndarray",
+    "ndarray": "ndarray", "operator": "operator", "opt": "optimizer", "optimizer": "optimizer",
+    "profiler": "profiler", "random": "random", "recordio": "...train.recordio", "rnd": "random", "rnn": "rnn",
+    "sym": "symbol", "symbol": "symbol", "test_utils": "test_utils", "util": "util",
     "visualization": "visualization", "viz": "visualization",
 }  # fmt: skip
 _OBJECTS = {
