@@ -184,6 +184,7 @@ class Module(BoundModule):
         shapes, names = self._shapes, [item.name for item in self._shapes.provide_data]
         labels = [item.name for item in shapes.provide_label] or self._label_names
         source = self._announced
+        progress = self._manager.progress if self._manager is not None else None
         self._manager = None  # its memory is free before more is taken
         self._manager = TrainingManager(
             self._run(self._symbol), self._context,
@@ -199,6 +200,9 @@ class Module(BoundModule):
             transport=self._kvstore.transport if comm is not None and self._kvstore is not None else None,
             **self._more_options(),
         )  # fmt: skip
+        if progress is not None:
+            self._manager.progress = progress
+        self._manager.compression = getattr(self._kvstore, "two_bit", None)
         self._let_fill(self._manager)
         if self._monitor is not None:
             self._manager.install_monitor(self._monitor)
@@ -321,7 +325,7 @@ class Module(BoundModule):
             self._make_manager(self._comm)
             self._set(held)
         manager = self._bound("init_optimizer")
-        manager.compression = store.two_bit if store is not None else None
+        manager.compression = getattr(store, "two_bit", None)
         first = self._shapes.provide_data[0]
         rows = np.array([first.shape[batch_axis(first)]], np.int64)
         if self._comm is not None:

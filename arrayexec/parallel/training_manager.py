@@ -74,6 +74,15 @@ class TrainingManager(DataParallelExecutorManager):
             return "null"
         return self._requests if isinstance(self._requests, str) else self._requests.get(name, "write")
 
+    @property
+    def progress(self) -> tuple[int, dict[tuple[int, str], Array]]:
+        """What another manager of the same parameters goes on from: steps so far, rests of rounded gradients."""
+        return self.step, self._residuals
+
+    @progress.setter
+    def progress(self, given: tuple[int, dict[tuple[int, str], Array]]) -> None:
+        self.step, self._residuals = given
+
     def make_current(self, key: Any, described: Described) -> None:
         """Make the group of a bucket, without a batch."""
         self.curr_execgrp = self._group(bucket_key(key), described)

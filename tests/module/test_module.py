@@ -350,6 +350,21 @@ def test_binding_anew_keeps_parameters() -> None:
     assert_same(module.get_params(), before, rtol=0)
 
 
+def test_binding_anew_in_training_changes_nothing() -> None:
+    found = []
+    for anew in (False, True):
+        ax.random.seed(3)
+        module = ready(mlp(dropout=0.5), CPUS[:2], compression_params={"type": "2bit", "threshold": 0.01})
+        module.init_optimizer("device", optimizer_params={"learning_rate": 0.1, "momentum": 0.9})
+        for start in (0, 8):
+            module.forward_backward(batch(start))
+            module.update()
+            if anew:
+                module.bind([("data", (8, 6))], [("softmax_label", (8,))], force_rebind=True)
+        found.append(module.get_params())
+    assert_same(*found, rtol=0)
+
+
 def test_parameter_files(tmp_path: Any) -> None:
     module = ready(mlp(norm=True))
     module.save_params(str(tmp_path / "x.params"))
