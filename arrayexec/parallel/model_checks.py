@@ -293,5 +293,9 @@ def check_options(
         raise ParallelizeError("parallelize: shared_model needs processors (cpu_device=True): GPUs share no memory")
     contexts, prefixes = find_devices(devices, cpu_device, ideep)
     values = {**given, "blobs_to_keep": tuple(keep or ())}
-    return Options(contexts, prefixes, NET_TYPES[net_type], meet(rendezvous), trains, **values)
+    comm = meet(rendezvous)
+    if given["use_nccl"] is True and comm is not None and comm.size > 1:
+        words = "parallelize: use_nccl means nothing among ranks: ax.comm.init('nccl') is what takes NCCL there"
+        warnings.warn(words, stacklevel=4)
+    return Options(contexts, prefixes, NET_TYPES[net_type], comm, trains, **values)
 

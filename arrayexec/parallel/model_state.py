@@ -52,6 +52,9 @@ class ModelPlan:
 class ModelState:
     """Devices of a model and what they hold. ``master`` is the first; ``iteration`` counts training steps."""
 
+    reduces = True
+    """Whether gradients are summed over devices and ranks."""
+
     def __init__(self, model: ModelHelper, options: Options) -> None:
         self.model, self.options = model, options
         self.comm: Any = options.comm if options.comm is not None and options.comm.size > 1 else None
@@ -332,15 +335,18 @@ class ModelState:
             self._sync_blob(name.removeprefix(f"{self.master.net.prefix}/"), "broadcast")
 
     def check_consistency(self) -> None:
-        """Compare parameters and states of all devices and ranks by their bits; collective.
+        """Compare parameters of all devices and ranks by their bits, and states that all have alike; collective.
 
         Raises InconsistentReplicaError naming the first that differs and who holds what.
         """
         self._check_started("check_consistency")
         held = {
-            device.net.prefix: {**device.params, **(device.computed if self._same_computed else {})}
+            device.net.prefix: {
+                **device.params, **(device.computed if self._same_computed else {}),
+                **(device.states if self.reduces and self._shards is None else {}),
+            }
             for device in self._updated()
-        }
+        }  # fmt: skip
         check_replicas(held, self.comm, f"at step {self.iteration}")
 
     @property

@@ -35,8 +35,6 @@ class ParallelModel(ModelState):
     ``check_every``: a number of steps after which `check_consistency` is called each time (0: never).
     """
 
-    reduces = True
-    """Whether gradients are summed over devices and ranks."""
     check_every = 0
     warmup_iterations: int | None = None
 

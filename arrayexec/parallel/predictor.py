@@ -34,28 +34,33 @@ def convert_net_for_device(net: Symbol, device: Context | None = None) -> Symbol
 
 @dataclasses.dataclass(frozen=True)
 class Predictor:
-    """A net that predicts, with copies of its parameters and running statistics by name."""
+    """A net that predicts, with copies of its parameters and running statistics by name; runs on ``context``."""
 
     symbol: Symbol
     params: Mapping[str, Array]
     aux: Mapping[str, Array]
+    context: Context | None = None
 
     def __call__(self, context: Context | None = None, **inputs: Array) -> list[Array]:
         """The outputs for these inputs."""
         shapes = {name: tuple(array.shape) for name, array in inputs.items()}
-        executor = self.symbol.simple_bind(context or current_context(), grad_req="null", **shapes)
+        executor = self.symbol.simple_bind(context or self.context or current_context(), grad_req="null", **shapes)
         executor.copy_params_from(self.params, self.aux)
         return list(executor.forward(**inputs))
 
 
-def extract_predictor_net(model: ParallelModel, inputs: Sequence[str], outputs: Sequence[str]) -> Predictor:
+def extract_predictor_net(
+    model: ParallelModel, inputs: Sequence[str], outputs: Sequence[str], device: Context | None = None
+) -> Predictor:
     """The part of the master's net that makes the blobs ``outputs`` from the blobs ``inputs``, to predict with.
+
+    ``device``: where it runs, unless a call says otherwise (None: the context that is current then).
 
     Names are without prefix. Batch normalisations take their running statistics, dropout does nothing. Raises
     UnknownNameError for blobs that there are not, ParallelizeError if more inputs are needed.
     """
-    device, who = model.master, "extract_predictor_net"
-    net = device.net
+    master, who = model.master, "extract_predictor_net"
+    net = master.net
     for name in (*inputs, *outputs):
         if name not in net.blobs:
             raise UnknownNameError(f"{who}: '{model.model.name}' has no blob '{name}'{near_miss(name, net.blobs)}")
@@ -81,7 +86,7 @@ def extract_predictor_net(model: ParallelModel, inputs: Sequence[str], outputs: 
             copy = Node(node.op, node.name, dict(node.attributes), arguments, node.source)
             made[id(node)] = Symbol([(copy, i) for i in range(max(node.visible, 1))])
     found = sym.Group([Symbol([value(net.blobs[name].heads[0])]) for name in outputs])
-    held = {**device.params, **device.computed}
+    held = {**master.params, **master.computed}
     missing = [name for name in found.list_arguments() if name not in held and name not in inputs]
     if missing:
         raise ParallelizeError(
@@ -92,4 +97,4 @@ def extract_predictor_net(model: ParallelModel, inputs: Sequence[str], outputs: 
         {name: held[name].copy() for name in names if name in held}
         for names in (found.list_arguments(), found.list_auxiliary_states())
     )
-    return Predictor(found, params, aux)
+    return Predictor(found, params, aux, device)

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import arrayexec as ax
+from arrayexec.comm.local import LocalCommunicator
+from tests.parallel import fake_nccl
 from tests.parallel.parallelized import batches, build, mlp
 from tests.parallel.test_parallelize import fed, plain
 
@@ -125,3 +127,29 @@ def test_rates_by_hand_that_differ_in_options_alone_are_two() -> None:
     model = ax.parallelize_cpu(ax.ModelHelper("m"), None, mlp, param_update_builder_fun=update, devices=[0, 1]).init()
     fed(model).run(2)
     assert [model.blob(name)[0] for name in model.learning_rate_blobs()] == [np.float32(0.025), np.float32(0.1)]
+
+
+def test_states_are_compared_as_well() -> None:
+    model = given(build("adam", [0, 1]), "adam").run()
+    model.check_consistency()
+    model.blob("fc2_w_second_moment", 1)[0] += 1e-3
+    with pytest.raises(ax.InconsistentReplicaError, match="'fc2_w_second_moment' differs at step 1"):
+        model.check_consistency()
+
+
+def test_nccl_of_one_process_among_ranks_is_warned_of() -> None:
+    ranks = type("Ranks", (LocalCommunicator,), {"size": 2})()
+    remove = fake_nccl.install(2)
+    try:
+        with pytest.warns(UserWarning, match="use_nccl means nothing among ranks"):
+            ax.parallelize_gpu(ax.ModelHelper("m"), None, mlp, optimizer_builder_fun=plain, use_nccl=True, rendezvous=ranks)
+    finally:
+        remove()
+
+
+def test_a_predictor_knows_where_it_runs() -> None:
+    model = fed(build("sgd", [0, 1])).run()
+    predictor = ax.extract_predictor_net(model, ["data"], ["softmax"], ax.cpu(5))
+    data = np.ones((3, 12), np.float32)
+    assert predictor.context == ax.cpu(5)
+    np.testing.assert_array_equal(predictor(data=data)[0], predictor(ax.cpu(0), data=data)[0])

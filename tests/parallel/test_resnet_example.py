@@ -52,6 +52,18 @@ def test_it_learns_on_ranks(root: Path) -> None:
 
 
 @pytest.mark.mpi
+def test_ranks_go_on_where_others_stopped(root: Path, tmp_path: Path, subprocess_env: dict[str, str]) -> None:
+    alone = train(root, subprocess_env, "--epochs", "2")
+    saved = (*SMALL, "--epochs", 2, "--checkpoint", tmp_path / "model.npz")
+    for ranks, stop in ((4, 1), (2, 2)):
+        run = run_ranks(str(root / "examples" / "parallelize_resnet.py"), ranks, *saved, "--stop", stop, timeout=120)
+        assert (run.code, run.err) == (0, "")
+    found = last_line(run.out)
+    assert found["loss"] == pytest.approx(alone["loss"], abs=2e-3)
+    assert found["ranks"] == 2
+
+
+@pytest.mark.mpi
 def test_ranks_change_no_loss(root: Path, subprocess_env: dict[str, str]) -> None:
     alone = train(root, subprocess_env, "--epochs", "2")
     example = root / "examples" / "parallelize_resnet.py"
