@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import AttributeValueError
 from ..registry import Many, Op, Sample, register_op, signature_of
 from .expression import Row, Table
 
@@ -83,11 +84,11 @@ def _with_number() -> Iterator[Row]:
     yield row("plus", "data + scalar", "dout")
     yield row("minus", "data - scalar", "dout")
     yield row("rminus", "scalar - data", "-dout")
-    yield row("mul", "data * scalar", "dout * scalar")
-    yield row("div", "data / scalar", "dout / scalar")
-    yield row("rdiv", "scalar / data", "-(dout * out / data)", low=0.5)
+    yield row("mul", "data * scalar", "dout * scalar", factor="scalar")
+    yield row("div", "data / scalar", "dout / scalar", factor="scalar")
+    yield row("rdiv", "scalar / data", "-(dout * out / data)", low=0.5, factor="scalar")
     yield row("power", "data ** scalar", "dout * (scalar * data ** (scalar - 1))", low=0.5)
-    yield row("rpower", "scalar ** data", "dout * (log(scalar) * out)")
+    yield row("rpower", "scalar ** data", "dout * (log(scalar) * out)", factor="scalar")
     yield row("mod", "where(scalar == 0, 0, data % scalar)", "dout", low=2.6, high=4.9, whole=True,
               note="The sign is the divisor's; x mod 0 is 0.")  # fmt: skip
     yield row("rmod", "where(data == 0, 0, scalar % data)", "-(dout * floor(scalar / data))", low=1.0, high=1.2,
@@ -108,6 +109,12 @@ def _with_number() -> Iterator[Row]:
         note="That is 0.5 (scalar · x)² where |x| < 1 / scalar², else |x| - 0.5 / scalar².",
         fields=_NUMBER, values={"scalar": 1.5},
     )  # fmt: skip
+
+
+def _check_bounds(op: Any) -> None:
+    """MXNet takes bounds in the wrong order and gives one or the other of them, never the data."""
+    if op.a_min > op.a_max:
+        raise AttributeValueError(f"clip: attribute 'a_min' must be at most a_max={op.a_max}, but it is {op.a_min}")
 
 
 _ONE_ARRAY = (
@@ -176,7 +183,7 @@ _ONE_ARRAY = (
     Row("logical_not", "data == 0", note=_ZERO),
     Row("clip", "minimum(maximum(data, a_min), a_max)", ("dout * (data >= a_min) * (data <= a_max)",),
         note="At a bound the gradient passes; NaN stays NaN.", fields={"a_min": (float, ...), "a_max": (float, ...)},
-        values={"a_min": -0.7, "a_max": 1.1}, whole=True),
+        values={"a_min": -0.7, "a_max": 1.1}, whole=True, check=_check_bounds),
 )  # fmt: skip
 
 ROWS = Table(__name__, (*_two_arrays(), *_with_number(), *_ONE_ARRAY))

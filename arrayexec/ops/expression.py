@@ -21,7 +21,7 @@ from __future__ import annotations
 import ast
 import linecache
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -72,6 +72,10 @@ class Row(NamedTuple):
     """True if whole numbers go through all intermediate values unharmed."""
     hints: tuple[str, ...] = ()
     """Attributes that change no number."""
+    factor: str = ""
+    """An attribute that is 0 or infinite where it ought not to be, if the data's type is too narrow for it."""
+    check: Callable[[Any], None] | None = None
+    """What refuses attributes."""
 
 
 class Expression(NamedTuple):
@@ -95,6 +99,7 @@ class Pointwise(Op):
     signed: ClassVar[bool] = False
     """True if a formula takes a difference or a sign, which truth values do not have."""
     broadcasts: ClassVar[bool] = False
+    factor: ClassVar[str] = ""
 
     def infer(self, s: Any) -> None:
         first, *others = self.expression.inputs
@@ -110,6 +115,12 @@ class Pointwise(Op):
             check_floating(t, self.expression.inputs[0])
         elif self.signed:
             check_numbers(t, self.expression.inputs[0])
+        if self.factor and t.data is not None and t.data.kind == "f":
+            number = getattr(self, self.factor)
+            with np.errstate(all="ignore"):
+                held = float(t.data.type(number))
+            if held != number and (held == 0 or np.isinf(held)):
+                t.fail("data", f"must be of a type that holds {self.factor}={number}, but it is {t.data.name}; Cast it")
 
     def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
         kind = s.dtype("out")
@@ -409,6 +420,8 @@ def compile_row(row: Row, module: str, base: type[Pointwise] = Pointwise) -> typ
         "floating": bodies.floating,
         "signed": any(map(_is_signed, (tree, *gradients.values()))),
         "hints": row.hints,
+        "factor": row.factor,
+        **({"__post_init__": row.check} if row.check else {}),
         "examples": [_example(row, expression, base.broadcasts)],
     }
     cls: type[Pointwise] = register_op(type(row.name, (base,), space), name=row.name, aliases=row.aliases.split())

@@ -25,7 +25,8 @@ class BatchNorm(Op):
     inference and ``use_global_stats`` take the moving ones. With ``fix_gamma`` gamma counts as 1: its array is
     neither read nor changed, its gradient is 0. ``output_mean_var`` shows mean and ``var``, which is
     1 / sqrt(variance + eps); gradients that arrive there are ignored. ``unbiased`` moves moving_var by the
-    variance times n / (n - 1). A NaN makes its channel NaN; a batch without values moves nothing.
+    variance times n / (n - 1). A NaN makes its channel NaN, and so does an ``eps`` below minus its variance; a
+    batch without values moves nothing.
     """
 
     eps: float = 1e-3

@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 
 from ..dims import UNKNOWN
-from ..errors import format_shape
+from ..errors import AttributeValueError, format_shape
 from ..registry import Op, Sample, Temp, register_op
 from .checks import check_floating, check_pixels, check_sizes
 from .precision import wide
 from .roi import image_of, regions_of
 
 Array = Any
+MOST = 1024  # samples of a bin on a side: its mean no longer changes
 VALUES = 1 << 21  # values of the largest array of one step: products of many rows are fast ones
 OWN = 1 << 14  # the same where bins have channels of their own
 
@@ -118,8 +119,8 @@ class ROIAlign(Op):
     """``out`` (r, c, *pooled_size) = mean of bilinear samples of data (n, c, h, w) in every bin of rois (r, 5).
 
     Corners times ``spatial_scale`` (minus half a pixel with ``aligned``) are not rounded; a region is at least 1 × 1
-    without ``aligned``. A bin has ``sample_ratio`` samples a side, or one for every pixel begun if that is not
-    positive; a sample more than a pixel outside of [0, h] × [0, w] is 0, else it is moved into the image. With
+    without ``aligned``. A bin has ``sample_ratio`` (at most 1,024) samples a side, or one for every pixel begun if that
+    is not positive; a sample more than a pixel outside of [0, h] × [0, w] is 0, else it is moved into the image. With
     ``position_sensitive`` data has c · bins channels and every bin its own. A region of an image that is not there
     gives 0, a value that is not finite makes every bin of its channel NaN. rois have no gradient.
     """
@@ -138,6 +139,10 @@ class ROIAlign(Op):
 
     def __post_init__(self) -> None:
         check_sizes(self, "pooled_size")
+        if self.sample_ratio > MOST:
+            raise AttributeValueError(
+                f"_contrib_ROIAlign: attribute 'sample_ratio' must be at most {MOST}, but it is {self.sample_ratio}"
+            )
 
     def infer(self, s: Any) -> None:
         s.data, s.rois, s.out = (UNKNOWN,) * 4, (UNKNOWN, 5), (UNKNOWN, UNKNOWN, *self.pooled_size)

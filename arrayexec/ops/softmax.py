@@ -229,9 +229,10 @@ class log_softmax(_Softmax):
 
 @register_op
 class SoftmaxActivation(Op):
-    """``out`` = softmax over all but the first axis (mode instance) or over axis 1 (mode channel).
+    """``out`` = softmax over the last axis (mode instance) or over axis 1 (mode channel): data (n, …, c), out as data.
 
-    data (n, …), out as data. A NaN or +inf makes its row NaN.
+    A NaN or +inf makes its row NaN. In mode instance MXNet's gradient of more than 2 dims is none of what it computes;
+    here it is the derivative.
     """
 
     mode: Literal["instance", "channel"] = "instance"
@@ -242,28 +243,27 @@ class SoftmaxActivation(Op):
         s.out = s.data
         s.data = s.out
         check_axis(s, "data", 1)
-        for axis in (1,) if self.mode == "channel" else range(1, len(s.data)):
-            check_not_empty(s, axis)
+        check_not_empty(s, self._axis)
 
     def types(self, t: Any) -> None:
         t.same()
         check_floating(t, "data")
 
     def temps(self, s: Any) -> dict[str, Any]:
-        return {"row": row_temp(class_view(s.data, self.mode == "channel"), 1, s.dtype("data"))}
+        return {"row": row_temp(s.data, self._axis, s.dtype("data"))}
+
+    @property
+    def _axis(self) -> int:
+        return 1 if self.mode == "channel" else -1
 
     def forward(self, xp: Any, data: Any, out: Any, row: Temp) -> None:
-        xp.copyto(out, data)
-        flat = out.reshape(class_view(out.shape, self.mode == "channel"))
-        softmax_into(xp, flat, flat, 1, row)
+        softmax_into(xp, data, out, self._axis, row)
 
     def backward(self, xp: Any, dout: Any, out: Any, ddata: Any, row: Temp) -> None:
         xp.multiply(dout, out, out=ddata)
-        flat = ddata.reshape(class_view(out.shape, self.mode == "channel"))
-        xp.sum(flat, axis=1, keepdims=True, out=row)
-        xp.subtract(dout.reshape(flat.shape), row, out=flat)
+        xp.sum(ddata, axis=self._axis, keepdims=True, out=row)
+        xp.subtract(dout, row, out=ddata, casting="same_kind")
         xp.multiply(ddata, out, out=ddata)
 
     def gradient(self, sym: Any, dout: Any, out: Any) -> Mapping[str, Any]:
-        axes = {"axis": 1} if self.mode == "channel" else {"axis": 0, "exclude": True}
-        return {"data": sym.broadcast_sub(dout, sym.sum(dout * out, keepdims=True, **axes)) * out}
+        return {"data": sym.broadcast_sub(dout, sym.sum(dout * out, keepdims=True, axis=self._axis)) * out}

@@ -84,6 +84,9 @@ cases(
     position_bins=lambda: position(pooled_size=0),
     position_groups=lambda: position(group_size=-1),
     position_channels=shapes(position, a=(1, 11, 4, 4)),
+    roi_align_samples=lambda: sym._contrib_ROIAlign(
+        A, B, pooled_size=(2, 2), spatial_scale=1, sample_ratio=2000, name="n"
+    ),
     align_channels=shapes(lambda: sym._contrib_ROIAlign(
         A, B, pooled_size=(2, 2), spatial_scale=1, position_sensitive=True, name="n"), a=(1, 6, 4, 4)),
 )  # fmt: skip
