@@ -12,6 +12,8 @@ import arrayexec.compat.mxnet as mx
 from tests.compat import evaluate
 
 FACTS: dict[str, Any] = json.loads((Path(__file__).parent / "facts.json").read_text(encoding="utf-8"))
+OVERLAP = "operands that overlap what is written are read first"
+FRACTION = "whole numbers are compared with the fraction itself"
 NUMPY = "what numpy.ndarray has beside MXNet's own stays"
 DIFFERENT = {
     "repr(nd.zeros((0, 2)))": "empty arrays are arrays",
@@ -27,6 +29,10 @@ DIFFERENT = {
     "T.transpose(2, 0, 1).shape": "axes one by one as well as in a tuple",
     "A.wait_to_write()": "MXNet 1.0 had it",
     **dict.fromkeys(("A.any", "A.tolist", "A.fill(2)", "A.item", "A.view", "A.std", "A.cumsum(axis=0)"), NUMPY),
+    **dict.fromkeys(("I == 4.5", "I != 4.5", "4.5 > I"), FRACTION),
+    "a = nd.array([1, 2, 3, 4]);; a[1:3] += a[0:2];; a": OVERLAP,
+    "a = A.copy();; a[[1, 0]] = a;; a": OVERLAP,
+    "a = A.copy();; b = a[0];; a -= b;; [a, b]": OVERLAP,
     "type(A.sum()).__name__": "the class on host memory is HostNDArray, a subclass of NDArray",
     "it = mx.io.NDArrayIter(np.zeros((4, 2)), np.zeros(4), 2, label_name='lab');; b = next(it);; [b.provide_label if b.provide_label is None else b.provide_label[0][0], type(b).__name__]": "batches say what they hold",
     "mx.sym.Group([mx.sym.var('x') + 1, mx.sym.var('x') * 2]).eval(x=V)": "D6: variables of one name are one argument",

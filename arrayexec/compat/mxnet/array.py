@@ -381,7 +381,10 @@ class NDArray:
         return numpy.asarray(asnumpy(unwrap(part))).astype(numpy.int64)
 
     def _value(self, value: Any) -> Any:
-        """What is assigned, as the plain array can take it."""
+        """What is assigned, as the plain array can take it: numbers that its type has not are wrapped, as in C."""
+        if _scalar(value) and self._raw.dtype.kind in "iu":
+            with numpy.errstate(invalid="ignore"):
+                return numpy.asarray(value).astype(self._raw.dtype)[()]
         return unwrap(value)
 
     def slice_assign(self, rhs: Any, begin: Any, end: Any, step: Any = ()) -> Any:
@@ -505,7 +508,7 @@ class DeviceNDArray(NDArray):
         return unwrap(from_host(super()._places(part), self._context))
 
     def _value(self, value: Any) -> Any:
-        plain = unwrap(value)
+        plain = super()._value(value)
         if _scalar(plain):
             return plain
         if not self._context.owns(plain):
