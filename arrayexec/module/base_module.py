@@ -301,6 +301,9 @@ class BaseModule:
             raise ArgumentError("fit: num_epoch must be given, the number of the epoch before which training ends")
         if resume and checkpoint is None:
             raise ArgumentError("fit: resume=True needs checkpoint, the directory to go on from")
+        if not hasattr(train_data, "provide_data"):
+            what = type(train_data).__name__
+            raise ArgumentError(f"fit: train_data must be an iterator (io.NDArrayIter of arrays), but it is a {what}")
         self._announce(train_data)
         self.bind(train_data.provide_data, train_data.provide_label, for_training=True, force_rebind=force_rebind)
         if monitor is not None:

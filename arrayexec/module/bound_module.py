@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ArgumentError, NotBoundError
+from ..errors import ArgumentError, BindError, NotBoundError, format_shape
 from ..parallel.executor_group import DataParallelExecutorGroup
 from ..parallel.loading import Described, batch_axis, describe
 from ..parallel.merging import row_axes
@@ -110,7 +110,14 @@ class BoundModule(BaseModule):
         is_train = self.for_training if is_train is None else is_train
         batch = self._taken(data_batch)
         manager = self._bound("forward")
-        manager.load_data_batch(batch, drop_pad=is_train and self._comm is not None)
+        try:
+            manager.load_data_batch(batch, drop_pad=is_train and self._comm is not None)
+        except BindError as error:
+            bound = self._shapes.provide_data
+            names = [item.name for item in batch.provide_data or bound]
+            told = ", ".join(f"'{n}' {format_shape(getattr(a, 'shape', None))}" for n, a in zip(names, batch.data, strict=False))
+            held = ", ".join(f"'{item.name}' {format_shape(item.shape)}" for item in bound)
+            raise type(error)(f"forward: a batch of {told} does not fit what was bound for {held}\n  {error}") from error
         self._batch = batch
         manager.forward(is_train)
 

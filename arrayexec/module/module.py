@@ -14,6 +14,7 @@ from ..errors import ArgumentError, CheckpointError, UnknownNameError, near_miss
 from ..files import load
 from ..parallel.loading import Described, batch_axis
 from ..parallel.training_manager import TrainingManager
+from ..symbol import Symbol
 from ..train import optimizer as optimizers
 from ..train.initializer import InitDesc, Uniform
 from ..train.mxnet_states import from_mxnet
@@ -58,6 +59,8 @@ class Module(BoundModule):
         self._group2ctxs = group2ctxs if group2ctxs is None or not isinstance(group2ctxs, Mapping) else (
             [group2ctxs] * len(self._context)
         )  # fmt: skip
+        if not isinstance(symbol, Symbol):
+            raise ArgumentError(f"{type(self).__name__}: the symbol must be a Symbol, but it is a {type(symbol).__name__}")
         arguments = symbol.list_arguments()
         self._check_names("data_names", self._data_names, arguments)
         self._check_names("state_names", self._state_names, arguments)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from ..context import copyto
 from ..errors import BindError, ShapeError, format_shape
 from ..executor import note_write
@@ -17,8 +19,13 @@ Target = Any  # one array, or a list of (rows, array) pairs, one a device; rows 
 
 
 def describe(item: Any) -> DataDesc:
-    """A ``DataDesc`` from one, or from a (name, shape) or (name, shape, type) tuple."""
-    return item if isinstance(item, DataDesc) else DataDesc(*item)
+    """A ``DataDesc`` from one, or from a (name, shape), with type and layout behind it; ShapeError for other things."""
+    if isinstance(item, DataDesc):
+        return item
+    fits = isinstance(item, tuple | list) and len(item) > 1 and isinstance(item[1], Sequence)
+    if not fits or not all(isinstance(dim, int | np.integer) and dim >= 0 for dim in item[1]):
+        raise ShapeError(f"an input is described by its name and shape, ('data', (32, 10)), but not by {item!r}")
+    return DataDesc(*item)
 
 
 def batch_axis(desc: DataDesc) -> int:

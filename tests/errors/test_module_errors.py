@@ -73,11 +73,15 @@ cases(
 # --- Module
 
 cases(
+    symbol=lambda: Module("net-symbol.json"),
+    symbol_of_bucket=lambda: Buckets(lambda key: None, 8),
     data_name=lambda: Module(mlp(), ("date",)),
     state_name=lambda: Module(mlp(), state_names=["state"]),
     fixed_name=lambda: Module(mlp(), fixed_param_names=["fc1_weigth"]),
     bind_inputs_grad=lambda: bound(for_training=False, inputs_need_grad=True),
     bind_data_names=lambda: Module(mlp()).bind([("x", (8, 6))]),
+    bind_a_dict=lambda: Module(mlp()).bind({"data": (8, 6)}),
+    bind_a_text=lambda: Module(mlp()).bind([("data", (8, "6"))]),
     bind_label_names=lambda: Module(mlp()).bind(DATA, [("y", (8,))]),
     bind_shared=lambda: bound(shared_module=3),
     bind_shared_unbound=lambda: bound(shared_module=Module(mlp())),
@@ -96,6 +100,7 @@ cases(
     optimizer_type=after(ready, lambda m: m.init_optimizer(optimizer=3)),
     optimizer_shared_ranks=lambda: ready(shared_module=ready()).init_optimizer(SimpleNamespace(num_workers=2, comm=object())),
     batch_data=after(ready, lambda m: m.forward(SimpleNamespace(data=X, label=[Y]))),
+    batch_features=after(ready, lambda m: m.forward(ax.io.DataBatch([X[:, :5]], [Y]))),
     batch_label=after(ready, lambda m: m.forward(SimpleNamespace(data=[X], label=Y))),
     states_both=after(ready, lambda m: m.set_states([X], 1.0)),
     states_count=after(ready, lambda m: m.set_states([X])),
@@ -109,6 +114,7 @@ cases(
 cases(
     fit_epochs=lambda: Module(mlp()).fit(ax.io.NDArrayIter(X, Y, 4)),
     fit_resume=lambda: Module(mlp()).fit(ax.io.NDArrayIter(X, Y, 4), num_epoch=1, resume=True),
+    fit_array=lambda: Module(mlp()).fit(X, num_epoch=1),
     fit_empty=lambda: Module(mlp()).fit(ax.io.NDArrayIter(X, Y, 9, last_batch_handle="discard"), num_epoch=1),
 )
 

@@ -125,6 +125,11 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         errors.ShapeError,
         "input 'data' (8, 6) must have the 8 rows of the batch on axis 1 (its layout is 'TNC')",
     ),
+    "an input that is not described": (
+        lambda: group(SimpleNamespace(provide_data=["data"], provide_label=None)),
+        errors.ShapeError,
+        "an input is described by its name and shape, ('data', (32, 10)), but not by 'data'",
+    ),
     "no data": (
         lambda: group(SimpleNamespace(provide_data=[], provide_label=None)),
         errors.ShapeError,
@@ -337,6 +342,7 @@ def test_message(case: str) -> None:
 
 
 RANKS = "tests/parallel/test_ranks_train_failures.py::test_refusals_are_told_on_all_ranks"
+UPDATES = "tests/parallel/test_shared_sums.py::test_updates_in_parts_and_local_steps_end_where_whole_ones_do"
 ELSEWHERE = ("parallel/training_manager.py",)  # test_module_errors.py
 RECORDER = Recorder(
     None,
@@ -356,9 +362,8 @@ RECORDER = Recorder(
         },
         "parallel/gradient_sync.py": {
             "does not follow from the default bucket": RANKS,
-            "must lie in a shared segment": (
-                "tests/parallel/test_shared_sums.py::test_updates_in_parts_and_local_steps_end_where_whole_ones_do"
-            ),
+            "must lie in a shared segment": UPDATES,
+            "must move each element by its own gradient": UPDATES,
         },
     },
 )
