@@ -259,9 +259,39 @@ def imperative_descent(mx):
     return {"losses": losses[::10], **{name: [float(array.sum().asscalar())] for name, array in weights.items()}}
 
 
+def loop_over_a_manager(mx):
+    """Executors on two devices; the sum over them, and the step, by a store."""
+    symbol = perceptron(mx)
+    args, states = starts(mx, symbol, data=(10, 10))
+    data = mx.io.NDArrayIter(ROWS, CLASSES, 20)
+    names = [name for name in symbol.list_arguments() if name in args]
+    manager = mx.executor_manager.DataParallelExecutorManager(
+        symbol=symbol, ctx=[mx.cpu(0), mx.cpu(1)], train_data=data, param_names=names,
+        arg_names=symbol.list_arguments(), aux_names=symbol.list_auxiliary_states(), work_load_list=[1, 1],
+    )  # fmt: skip
+    manager.set_params(args, states)
+    store = mx.kv.create("local")
+    for index, arrays in enumerate(manager.param_arrays):
+        store.init(index, arrays[0])
+    store.set_optimizer(mx.optimizer.create("sgd", learning_rate=0.1, rescale_grad=1.0 / 20))
+    metric = mx.metric.create("acc")
+    for batch in data:
+        manager.load_data_batch(batch)
+        manager.forward(is_train=True)
+        manager.backward()
+        for index, (arrays, gradients) in enumerate(zip(manager.param_arrays, manager.grad_arrays)):  # noqa: B905
+            store.push(index, gradients, priority=-index)
+            store.pull(index, arrays, priority=-index)
+        manager.update_metric(metric, batch.label)
+    manager.copy_to(args, states)
+    found = {name: [float(array.asnumpy().sum())] for name, array in {**args, **states}.items()}
+    return {**found, "accuracy": [float(metric.get()[1])]}
+
+
 PROGRAMS = [
     fit_with_a_metric_of_its_own, optimizer_of_its_own_on_two_devices, custom_operator, buckets_of_an_lstm, monitor,
     stores_and_updaters, chain_of_modules, loss_in_python, imperative_descent,
+    loop_over_a_manager,
 ]  # fmt: skip
 
 if __name__ == "__main__":

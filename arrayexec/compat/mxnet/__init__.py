@@ -20,7 +20,7 @@ __version__ = "1.9.1"
 _MODULES = {
     "attribute": "attribute", "base": "base", "callback": "...module.callback", "context": "context",
     "contrib": "contrib", "engine": "engine", "executor": "executor",
-    "executor_manager": "...parallel.executor_manager", "image": "image", "img": "image", "init": "initializer",
+    "executor_manager": "executor_manager", "image": "image", "img": "image", "init": "initializer",
     "initializer": "initializer", "io": "io", "kv": "kvstore", "kvstore": "kvstore",
     "lr_scheduler": "...train.lr_scheduler", "metric": "metric", "mod": "module", "model": "model",
     "module": "module", "mon": "monitor", "monitor": "monitor", "name": "name", "nd": "ndarray",
