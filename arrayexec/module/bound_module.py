@@ -114,10 +114,11 @@ class BoundModule(BaseModule):
             manager.load_data_batch(batch, drop_pad=is_train and self._comm is not None)
         except BindError as error:
             bound = self._shapes.provide_data
-            names = [item.name for item in batch.provide_data or bound]
-            told = ", ".join(f"'{n}' {format_shape(getattr(a, 'shape', None))}" for n, a in zip(names, batch.data, strict=False))
+            given = zip([item.name for item in batch.provide_data or bound], batch.data, strict=False)
+            told = ", ".join(f"'{name}' {format_shape(getattr(array, 'shape', None))}" for name, array in given)
             held = ", ".join(f"'{item.name}' {format_shape(item.shape)}" for item in bound)
-            raise type(error)(f"forward: a batch of {told} does not fit what was bound for {held}\n  {error}") from error
+            fact = f"forward: a batch of {told} does not fit what was bound for {held}"
+            raise type(error)(f"{fact}\n  {error}") from error
         self._batch = batch
         manager.forward(is_train)
 

@@ -60,7 +60,8 @@ class Module(BoundModule):
             [group2ctxs] * len(self._context)
         )  # fmt: skip
         if not isinstance(symbol, Symbol):
-            raise ArgumentError(f"{type(self).__name__}: the symbol must be a Symbol, but it is a {type(symbol).__name__}")
+            who, what = type(self).__name__, type(symbol).__name__
+            raise ArgumentError(f"{who}: the symbol must be a Symbol, but it is a {what}")
         arguments = symbol.list_arguments()
         self._check_names("data_names", self._data_names, arguments)
         self._check_names("state_names", self._state_names, arguments)
