@@ -89,12 +89,12 @@ def balance(data: list[Any], out: list[Any], equation: Equation) -> bool:
     return bool(whole % part == 0)
 
 
-def solve(s: Any, found: Sequence[Equation], whose: str, turn: int = 1) -> None:
+def solve(s: Any, found: Sequence[Equation], whose: str, turn: int = 1, hint: str = "") -> None:
     """Make all equations true, of shapes read backwards if ``turn`` is -1; refuse ``data`` if they cannot be."""
     data, out = list(s.data[::turn]), list(s.out[::turn])
     for equation in found:
         if not balance(data, out, equation):
-            s.fail("data", f"must have as many values as {whose}, but it is {format_shape(s.data)}")
+            s.fail("data", f"must have as many values as {whose}, but it is {format_shape(s.data)}{hint}")
     s.data, s.out = tuple(data[::turn]), tuple(out[::turn])
 
 
@@ -158,7 +158,9 @@ class Reshape(View):
         found, fixed = said  # type: ignore[misc]
         count = sum(len(right) for _, right in found)
         s.out = tuple(fixed.get(i, UNKNOWN) for i in range(count))[::turn]
-        solve(s, found, f"shape {wanted} makes", turn)
+        positive = self.shape and min(self.shape) > 0
+        hint = "; in a shape 0 copies a dim of data, -1 takes what is left" if positive else ""
+        solve(s, found, f"shape {wanted} makes", turn, hint)
 
 
 @register_op(aliases=("flatten",))
