@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..context import Context, context_of, copyto
+from ..comm import Communicator
+from ..context import Context, asnumpy, context_of, copyto
 from ..errors import ArgumentError, DeviceError
 from .executor_group import DataParallelExecutorGroup
 from .executor_manager import DataParallelExecutorManager
@@ -105,25 +106,48 @@ class TrainingManager(DataParallelExecutorManager):
     def _sum(self) -> None:
         if self._by_rows and self.curr_execgrp is not None:
             self._weigh(self.curr_execgrp)
-        if self.compression is not None and (self.comm is not None or len(self.ctx) > 1):
-            devices = list(self._ran)
-            if self.comm is not None:  # ranks send their sums
-                self._replicas.sum_gradients(self._used, devices)
-                self._ran = devices = [self.stores.index(self._replicas.lead)]
-            for device in devices:
-                for name in self._used:
-                    self._round(device, name)
-        super()._sum()
+        if self.compression is None or (self.comm is None and len(self.ctx) == 1):
+            super()._sum()
+            return
+        if self.comm is None:
+            for device in self._ran:
+                self._round(device)
+            super()._sum()
+            return
+        self._replicas.sum_gradients(self._used, self._ran)
+        self._round(self.stores.index(self._replicas.lead))
+        self._exchange(self.comm)
 
-    def _round(self, device: int, name: str) -> None:
-        gradient = self.stores[device].gradients[name]
-        context = context_of(gradient)
-        shape, kind = tuple(gradient.shape), np.promote_types(gradient.dtype, np.float32)
-        if (device, name) not in self._residuals:
-            self._residuals[device, name] = context.zeros(shape, kind, "gradient")
-        sent = context.empty(shape, kind, "gradient")
-        self.compression.send(gradient, self._residuals[device, name], sent)
-        copyto(gradient, sent)
+    def _exchange(self, comm: Communicator) -> None:
+        """Sum the rounded gradients of all ranks, which travel in the bits that they need, with who has used them."""
+        held = self._replicas.lead.gradients
+        ends = np.cumsum([len(held), *(self.compression.packed_size(gradient.size) for gradient in held.values())])
+        own = np.zeros(int(ends[-1]), np.uint8)
+        for number, (name, gradient) in enumerate(held.items()):
+            if name in self._used:
+                own[number] = 1
+                own[ends[number] : ends[number + 1]] = self.compression.pack(asnumpy(gradient))
+        rows = np.empty((comm.size, own.size), np.uint8)
+        comm.start_gather(own, rows, "rounded gradients").wait()
+        used: Any = rows[:, : len(held)].any(axis=0)
+        for number, gradient in enumerate(held.values()):
+            if used[number]:
+                parts = [self.compression.unpack(row[ends[number] : ends[number + 1]], gradient.size) for row in rows]
+                copyto(gradient, sum(parts).reshape(gradient.shape))
+        self._used = dict.fromkeys(name for name, mine in zip(held, used, strict=True) if mine)
+        self._summed = True
+
+    def _round(self, device: int) -> None:
+        """Round the gradients of a device; what is left is kept for the next time."""
+        for name in self._used:
+            gradient = self.stores[device].gradients[name]
+            context = context_of(gradient)
+            shape, kind = tuple(gradient.shape), np.promote_types(gradient.dtype, np.float32)
+            if (device, name) not in self._residuals:
+                self._residuals[device, name] = context.zeros(shape, kind, "gradient")
+            sent = context.empty(shape, kind, "gradient")
+            self.compression.send(gradient, self._residuals[device, name], sent)
+            copyto(gradient, sent)
 
     def held(self, kind: str) -> dict[str, Array]:
         """The leading device's ``parameters`` (or ``aux``) of all buckets bound so far."""

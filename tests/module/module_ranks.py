@@ -16,6 +16,8 @@ found: dict[str, Any] = {}
 for name, training in ranked.TRAININGS.items():
     for key, value in training("dist_sync", comm, devices).items():
         found[f"{name}/{key}"] = value
+for key, value in ranked.rounded("dist_sync", comm, devices).items():
+    found[f"rounded/{key}"] = value
 digests = comm.allgather_object({key: repr(np.asarray(value).tobytes()) for key, value in found.items()})
 assert all(one == digests[0] for one in digests), "ranks differ"
 if comm.rank == 0:

@@ -150,4 +150,21 @@ def chained(store: str, comm: Any, devices: int) -> dict[str, Any]:
     return padded(module, store, comm, "acc")
 
 
+def rounded(store: str, comm: Any, devices: int) -> dict[str, Any]:
+    """Gradients in two bits, their rests kept."""
+    ax.random.seed(7)
+    compression = {"type": "2bit", "threshold": 0.2}
+    module = ax.mod.Module(mlp(), context=contexts(devices), compression_params=compression)
+    data = iterator(comm)
+    module.bind(data.provide_data, data.provide_label)
+    module.init_params(ax.init.Normal(0.5))
+    module.init_optimizer(store, optimizer_params={"learning_rate": 0.1, "momentum": 0.5})
+    for _ in range(5):
+        data.reset()
+        for batch in data:
+            module.forward_backward(batch)
+            module.update()
+    return module.get_params()[0]
+
+
 TRAININGS = {"fit": fit, "accumulate": accumulate, "buckets": buckets, "plain": plain, "chained": chained}
