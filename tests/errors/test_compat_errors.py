@@ -64,6 +64,7 @@ cases(
     sparse_empty=lambda: nd.empty((2,), stype="csr"),
     sparse_matrix=lambda: nd.sparse.csr_matrix((2, 2)),
     input_missing=lambda: nd.FullyConnected(two(), num_hidden=2),
+    inputs=lambda: nd.exp(two(), two()),
     devices=lambda: nd.dot(two(), nd.ones((3, 3), strict(0))),
     out_count=lambda: nd.split(two(), num_outputs=3, axis=1, out=[nd.zeros((2, 1))]),
     out_shape=lambda: nd.exp(two(), out=nd.zeros((3,))),

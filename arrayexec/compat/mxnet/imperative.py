@@ -45,8 +45,12 @@ class Call:
         signature = signature_of(op)
         source = user_source()
         missing = signature.arguments[len(arrays) :]
+        where = f"{op.form.name}{place(f'nd.{name}', source)}"
         if missing:
-            raise CompositionError(f"{op.form.name}{place(f'nd.{name}', source)} needs the input '{missing[0]}'")
+            raise CompositionError(f"{where} needs the input '{missing[0]}'")
+        if len(arrays) > len(signature.arguments):
+            names = ", ".join(signature.arguments) or "none"
+            raise CompositionError(f"{where} was given {len(arrays)} inputs, but it takes {names}")
         variables = [Variable(argument).heads[0] for argument in signature.arguments]
         node = Node(op, f"nd.{name}", {}, tuple(variables), source)
         symbol = Symbol(tuple((node, i) for i in range(len(signature.outputs))))
@@ -113,7 +117,7 @@ class Call:
         if out.dtype != kind or not out.flags.c_contiguous:
             return False
         if not self.on_host:
-            return all(out is not array for array in arrays) and not arrays
+            return not arrays  # whether they share memory is not asked of a device
         same = self.overwrites.get(number)
         for position, array in enumerate(arrays):
             if numpy.may_share_memory(out, array) and not (position == same and _is_same(out, array)):
