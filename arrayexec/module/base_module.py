@@ -195,7 +195,7 @@ class BaseModule:
         """Give parameters and auxiliary states values by name; see `init_params`."""
         self.init_params(
             initializer=None, arg_params=arg_params, aux_params=aux_params, allow_missing=allow_missing,
-            force_init=force_init, allow_extra=allow_extra,
+            force_init=force_init, **_only_if(allow_extra=allow_extra),
         )  # fmt: skip
 
     def save_params(self, fname: str) -> None:
@@ -291,8 +291,8 @@ class BaseModule:
         """Bind, initialise and train for the epochs ``begin_epoch`` … ``num_epoch`` − 1.
 
         Callbacks get a `BatchEndParam` after a batch, and (epoch, symbol, arg_params, aux_params) after an epoch; what
-        they change (the optimizer's learning rate, say) counts from the next step on. One that raises `StopTraining` at the
-        end of an epoch or of an evaluation makes that epoch the last one. Metrics leave out rows that only
+        they change (the optimizer's learning rate, say) counts from the next step on. One that raises `StopTraining`
+        at the end of an epoch or of an evaluation makes that epoch the last one. Metrics leave out rows that only
         fill up a batch; with ranks they are those of all ranks at the end of an epoch.
         ``checkpoint``: a directory, or `Checkpoints`, where all is saved after every epoch (and between, see there);
         with ``resume`` training goes on from the newest one there, if there is one.
@@ -311,7 +311,7 @@ class BaseModule:
         if force_init or not self.params_initialized:
             self.init_params(
                 initializer=initializer, arg_params=arg_params, aux_params=aux_params, allow_missing=allow_missing,
-                force_init=force_init, allow_extra=allow_extra,
+                force_init=force_init, **_only_if(allow_extra=allow_extra),
             )  # fmt: skip
         if force_init or not self.optimizer_initialized:
             self.init_optimizer(kvstore, optimizer, optimizer_params, force_init)
@@ -394,6 +394,11 @@ class BaseModule:
             list(described.provide_data), list(described.provide_label), getattr(batch, "first_row", 0),
             getattr(batch, "global_rows", None),
         )  # fmt: skip
+
+
+def _only_if(**options: bool) -> dict[str, bool]:
+    """The options that are set: methods of subclasses that were written before there were such do without."""
+    return {name: value for name, value in options.items() if value}
 
 
 def _quiet(*_: object) -> None:

@@ -562,14 +562,20 @@ def test_bug_992_3465_5125_8802_predictions_for_other_batches() -> None:
         np.testing.assert_allclose(module.predict(ax.io.NDArrayIter(X, batch_size=size)), whole, 1e-5, 1e-6)
 
 
-def test_bug_8638_6753_modules_of_users_with_less_options() -> None:
+def test_bug_8638_6753_107_modules_of_users_with_less_options() -> None:
     class Own(ax.mod.Module):
-        def init_params(self, initializer: Any = None, arg_params: Any = None, aux_params: Any = None, **kwargs: Any) -> None:
-            super().init_params(ax.init.One(), arg_params, aux_params, **kwargs)
+        def init_params(  # type: ignore[override]
+            self, initializer: Any = None, arg_params: Any = None, aux_params: Any = None, allow_missing: bool = False,
+            force_init: bool = False,
+        ) -> None:  # fmt: skip
+            super().init_params(initializer and ax.init.One(), arg_params, aux_params, allow_missing, force_init)
 
     module = Own(mlp())
     module.fit(ax.io.NDArrayIter(X, Y, 10), num_epoch=1, optimizer_params={"learning_rate": 0.0})
-    assert module.get_params()[0]["fc1_weight"].mean() == 1
+    args, aux = module.get_params()
+    assert args["fc1_weight"].mean() == 1
+    module.set_params({name: 2 * array for name, array in args.items()}, aux)
+    assert module.get_params()[0]["fc1_weight"].mean() == 2
 
 
 def test_bug_names_that_nobody_has_are_refused() -> None:
