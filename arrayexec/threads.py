@@ -78,10 +78,10 @@ def share_threads(count: int) -> bool:
 def one_thread_for(operations: float) -> AbstractContextManager[object]:
     """Inside, one thread a product where the largest has few ``operations`` and nobody has chosen a number of threads.
 
-    A product of 2^25 operations takes one thread half a millisecond. A second thread saves half of that on idle cores; where
+    A product of 2^26 operations takes one thread a millisecond. A second thread saves half of that on idle cores; where
     another process has the core, the first one waits for the second until the system gives it a turn: 8 ms on Linux.
     """
-    return limited_blas(1) if operations < 2**25 and not _chosen else contextlib.nullcontext()
+    return limited_blas(1) if operations <= 2**26 and not _chosen else contextlib.nullcontext()
 
 
 @contextlib.contextmanager

@@ -151,13 +151,17 @@ class BoundPlan:
         return Meeting(op, step.kind, dict(zip(getattr(op.form, step.kind).parameters, bound, strict=True)))
 
     def _largest_product(self) -> float:
-        """Multiplications and additions of the largest product of two arrays among the steps, where it is a plain one."""
-        sizes = [0.0]
+        """About how many multiplications and additions the largest product of two matrices takes."""
+        found = [0.0]
         for step in self.plan.steps:
             if getattr(step.op, "multiplies", len(getattr(step.op, "linear", ())) > 1):
-                largest = sorted(self.arrays[number].size for number in (*step.reads, *step.writes))[-3:]
-                sizes.append(2 * math.prod(largest) ** 0.5)  # (m, k), (k, n) and (m, n)
-        return max(sizes)
+                arrays = [self.arrays[number] for number in (*step.reads, *step.writes)]
+                largest = sorted(array.size for array in arrays)[-3:]  # m·k, k·n and m·n
+                found.append(2 * math.prod(largest) ** 0.5)
+                channels = [array.shape[1] for array in arrays if array.ndim > 2]
+                if (tile := getattr(step.op, "tile", 0)) and channels:  # windows are laid out tile by tile
+                    found[-1] = min(found[-1], 2.0 * tile * max(channels))
+        return max(found)
 
     def _part(self, *phases: str) -> tuple[list[Call], list[Step]]:
         part = [item for item in self._all if item[1].phase in phases]

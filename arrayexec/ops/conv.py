@@ -10,7 +10,7 @@ from typing import Any
 from ..dims import UNKNOWN
 from ..errors import AttributeValueError
 from ..registry import Op, Temp, register_op
-from .columns import Axis, Columns
+from .columns import TILE, Axis, Columns
 from .convolve import Room, convolve, correlate, scratch, spread, sum_bias
 from .precision import wide
 from .transposed import gradients
@@ -24,6 +24,7 @@ class Filtered(Op):
 
     rows = "sum"
     linear = ("data", "weight")
+    tile = TILE
     hints = ("workspace", "cudnn_tune", "cudnn_off")
 
     def __post_init__(self: Any) -> None:

@@ -51,7 +51,6 @@ class Deconvolution(Filtered):
     workspace: int = 512
     cudnn_tune: Tune | None = None
     cudnn_off: bool = False
-    multiplies = True
     examples = (
         {"data": (2, 2, 3, 2), "kernel": (3, 2), "num_filter": 3},
         {"data": (2, 4, 2, 3), "kernel": (3, 3), "num_filter": 4, "stride": (2, 2), "pad": (1, 1), "adj": (1, 0),
