@@ -140,6 +140,7 @@ class MPICommunicator(Communicator):
     """All ranks of an MPI job. Made by `connect`, the same on every rank."""
 
     name = "mpi"
+    _guard: Guard
 
     def __init__(self, mpi: Any, timeout: float, whole: MPICommunicator | None = None, group: Any = None) -> None:
         super().__init__(timeout)

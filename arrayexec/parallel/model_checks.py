@@ -165,11 +165,14 @@ def meet(rendezvous: Any) -> Communicator | None:
         )
     if hasattr(other, "Get_rank") and not other:
         raise RendezvousError("parallelize: rendezvous: this process is none of the ranks of the MPI communicator")
-    comm: Any = other
-    if not isinstance(other, Communicator):
-        alone = (given["num_shards"] if other is None else other.Get_size()) == 1
-        comm = LocalCommunicator() if alone else init(ENGINES[given["engine"]], timeout=given.get("timeout_sec"))
-        comm = comm.within(other) if other is not None and not alone else comm
+    comm: Communicator
+    if isinstance(other, Communicator):
+        comm = other
+    elif (given["num_shards"] if other is None else other.Get_size()) == 1:
+        comm = LocalCommunicator()
+    else:
+        whole: Any = init(ENGINES[given["engine"]], timeout=given.get("timeout_sec"))
+        comm = whole if other is None else whole.within(other)
     sizes = {"num_shards": comm.size, "shard_id": comm.rank}
     told = {"num_shards": other.Get_size(), "shard_id": other.Get_rank()} if hasattr(other, "Get_rank") else {}
     for name, is_value in sizes.items():
@@ -216,16 +219,14 @@ def check_nets(model: ModelHelper, nets: Sequence[Net]) -> None:
 def check_graphs(model: ModelHelper, nets: Sequence[Net]) -> None:
     """Refuse devices that do not train the same parameters, or do not meet in the same batch normalisations."""
     for what, of in (("train the same parameters", _trained), ("combine the same statistics", _combined)):
-        wanted = of(nets[0])
         for net in nets[1:]:
-            found = of(net)
-            if found != wanted:
-                i = next(i for i, (a, b) in enumerate(itertools.zip_longest(found, wanted)) if a != b)
-                both = ((nets[0], wanted), (net, found))
-                shown = [f"{one.prefix} has {[*map(repr, names), 'no more'][i]}" for one, names in both]
-                raise ParallelizeError(
-                    f"parallelize: model '{model.name}': all devices must {what}, but {' where '.join(shown)}"
-                )
+            pairs = itertools.zip_longest(of(nets[0]), of(net), fillvalue="no more")
+            for mine, other in pairs:
+                if mine != other:
+                    raise ParallelizeError(
+                        f"parallelize: model '{model.name}': all devices must {what}, but "
+                        f"{nets[0].prefix} has '{mine}' where {net.prefix} has '{other}'"
+                    )
 
 
 def _trained(net: Net) -> list[str]:
