@@ -54,7 +54,7 @@ def module(symbol, data, label=None, **options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--num-epochs", type=int, default=6)
+    parser.add_argument("--num-epochs", type=int, default=4)
     parser.add_argument("--batch-size", type=int, default=50)
     parser.add_argument("--filters", type=int, default=16)
     args = parser.parse_args()
