@@ -71,6 +71,8 @@ FAMILIES: dict[str, str] = {
     "ones_like _identity_with_attr_like_rhs",
     "cumsum": "_np_cumsum cumsum",
     "moments": "moments",
+    "spectrum": "_contrib_fft _contrib_ifft",
+    "statistics": "_histogram _contrib_allclose multi_sum_sq",
     "collective": "_batch_moments _joined_moments _normalized",
     "rnn_parameters": "_rnn_param_concat",
     "custom": "Custom",
