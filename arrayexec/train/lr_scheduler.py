@@ -9,6 +9,8 @@ from typing import Any
 from ..errors import AttributeValueError
 from .options import one_of
 
+DEFAULT_RATE = 0.01
+
 
 class LRScheduler:
     """``scheduler(num_update)``: the learning rate of an update, first rising from ``warmup_begin_lr``.
@@ -28,7 +30,7 @@ class LRScheduler:
         warmup_mode: str = "linear",
     ) -> None:
         self.base_lr_given = base_lr is not None
-        self.base_lr = 0.01 if base_lr is None else base_lr
+        self.base_lr = DEFAULT_RATE if base_lr is None else base_lr
         self.warmup_steps = _counted(self, "warmup_steps", warmup_steps, 0)
         self.warmup_begin_lr = warmup_begin_lr
         self.warmup_mode = one_of(type(self).__name__, "warmup_mode", warmup_mode, ("linear", "constant"))

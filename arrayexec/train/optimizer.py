@@ -153,9 +153,12 @@ class Updater:
         limit = self.optimizer.clip_global_norm
         if limit is None or not len(grads):
             return 1.0
-        context = context_of(grads[0])
-        with context.enter():
-            length = math.sqrt(sum(one * one for one in norms(context, grads))) * abs(self.optimizer.rescale_grad)
+        squares = 0.0
+        for context in {context_of(grad): None for grad in grads}:
+            with context.enter():
+                here = [grad for grad in grads if context_of(grad) == context]
+                squares += sum(one * one for one in norms(context, here))
+        length = math.sqrt(squares) * abs(self.optimizer.rescale_grad)
         return limit / length if length > limit else 1.0
 
     def get_states(self) -> dict[str, Any]:

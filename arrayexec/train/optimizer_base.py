@@ -15,7 +15,7 @@ import numpy
 
 from ..context import Array, Context, asnumpy, context_of, copyto
 from ..errors import AttributeValueError, ShapeError
-from .lr_scheduler import LRScheduler
+from .lr_scheduler import DEFAULT_RATE, LRScheduler
 from .options import made
 
 Key = int | str
@@ -122,8 +122,9 @@ class Optimizer:
                 f"{type(self).__name__}: clip_global_norm must be a length above 0, but it is {clip_global_norm!r}"
             )
         self.lr_scheduler = lr_scheduler
-        if lr_scheduler is not None and not getattr(lr_scheduler, "base_lr_given", True):
-            lr_scheduler.base_lr = self.lr
+        untouched = getattr(lr_scheduler, "base_lr", None) == DEFAULT_RATE
+        if not getattr(lr_scheduler, "base_lr_given", True) and (learning_rate is not None or untouched):
+            lr_scheduler.base_lr = self.lr  # type: ignore[union-attr]
         self.idx2name = dict(param_idx2name or {})
         self.param_dict = dict(param_dict or {})
         self.begin_num_update = begin_num_update
@@ -218,8 +219,8 @@ class Optimizer:
         counts, known = self.update_counts, dict[tuple[float, float, int], Factors]()
         found: list[Factors | None] = []
         rate = self.learning_rate
-        own = type(self).__module__.partition(".")[0] == __name__.partition(".")[0]  # a user's class may look at the key
-        shares = self.keyless and own
+        own = type(self).__module__.partition(".")[0] == __name__.partition(".")[0]
+        shares = self.keyless and own  # a user's class may look at the key
         for key in keys:
             self._update_count(key)
             if self.lr_scheduler is not None:

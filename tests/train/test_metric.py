@@ -393,3 +393,22 @@ def test_metric_with_sums_of_its_own(caplog):
     assert "same=0.750000\tnext=0.250000\tmae=0.250000" in caplog.text
     shares.reset()
     assert shares.get_name_value() == [("same", 0), ("next", 0)]
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        metric.PCC(num_classes=3, name="x"),
+        metric.F1(average="weighted", class_type="multiclass"),
+        metric.F1(average="micro", label_names=["a"]),
+        metric.TopKAccuracy(top_k=2),
+        metric.Torch(),
+        metric.Perplexity(ignore_label=1),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_configurations_of_options(one):
+    other = metric.create(**one.get_config())
+    assert type(other) is type(one)
+    assert other.get_config() == one.get_config()
+    assert other.name == one.name

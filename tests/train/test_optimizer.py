@@ -209,6 +209,9 @@ def test_learning_rate_sets_the_base_of_a_schedule(kind):
     assert optimizer.create("sgd", learning_rate=0.4, lr_scheduler=given).learning_rate == pytest.approx(0.3)
     alone = getattr(lr_scheduler, kind)(max_update=10)
     assert optimizer.create("adam", lr_scheduler=alone).learning_rate == pytest.approx(0.001)  # its default
+    set_by_hand = getattr(lr_scheduler, kind)(max_update=10)
+    set_by_hand.base_lr = 0.2
+    assert optimizer.create("adam", lr_scheduler=set_by_hand).learning_rate == pytest.approx(0.2)
     with pytest.raises(AttributeValueError, match="cannot be set"):
         rule.set_learning_rate(1.0)
 

@@ -339,6 +339,16 @@ def test_clip_global_norm(make_arrays, dtype):
     assert updater.optimizer.rescale_grad == 0.5
 
 
+def test_clip_global_norm_of_several_devices():
+    updater = optimizer.get_updater(optimizer.create("sgd", learning_rate=1.0, clip_global_norm=5.0))
+    device = strict(0)
+    here, slope = numpy.zeros(2), numpy.array([30.0, 0.0])
+    there, other = (device.zeros((2,), numpy.float64, role) for role in ("parameter", "gradient"))
+    copyto(other, [0.0, 40.0])
+    updater.update_all(["a", "b"], [slope, other], [here, there])
+    numpy.testing.assert_allclose([*here, *asnumpy(there)], [-3.0, 0.0, 0.0, -4.0], atol=1e-12)
+
+
 def test_a_short_gradient_is_not_clipped():
     weights, grads = segments()
     filled(grads, numpy.random.default_rng(0))
