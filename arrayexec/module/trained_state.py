@@ -12,6 +12,7 @@ from ..context import asnumpy, copyto
 from ..errors import CheckpointError, near_miss
 from ..executor import note_write
 from ..parallel.executor_manager import DataParallelExecutorManager
+from ..parallel.training_manager import TrainingManager
 
 Array = Any
 
@@ -47,14 +48,18 @@ class ManagerState:
         lead = manager._replicas.lead
         parameters, aux = _like(lead.parameters), _like(lead.aux)
         manager.copy_to(parameters, aux)
-        return {"parameters": {**manager._kept, **parameters}, "aux": aux, "step": manager.step}
+        if isinstance(manager, TrainingManager):
+            parameters, aux = manager.kept("parameters") | parameters, manager.kept("aux") | aux
+        else:
+            parameters = manager._kept | parameters
+        return {"parameters": parameters, "aux": aux, "step": manager.step}
 
     def own_state(self) -> dict[str, Any]:
         """What differs from device to device: auxiliary states, what rounded gradients have left out."""
         manager = self.manager
         alone = manager.comm is None and len(manager.stores) == 1
         aux = [] if alone else [{n: np.array(asnumpy(a)) for n, a in store.aux.items()} for store in manager.stores]
-        residuals = getattr(manager, "_residuals", {})
+        residuals = manager.progress[1] if isinstance(manager, TrainingManager) else {}
         return {
             "devices": len(manager.stores),
             "aux": aux,
@@ -92,12 +97,12 @@ class ManagerState:
                 if name in store.aux:
                     copyto(store.aux[name], value)
                     note_write(store.aux[name], "a checkpoint")
-        if hasattr(manager, "_residuals"):
-            manager._residuals.clear()
+        if isinstance(manager, TrainingManager):
+            residuals = {}
             for device, name, value in own["residuals"]:
-                array = manager.stores[device].context.empty(value.shape, value.dtype, "gradient")
-                copyto(array, value)
-                manager._residuals[device, name] = array
+                residuals[device, name] = manager.stores[device].context.empty(value.shape, value.dtype, "gradient")
+                copyto(residuals[device, name], value)
+            manager.progress = manager.step, residuals
 
 
 def _like(arrays: Mapping[str, Array]) -> dict[str, Any]:
