@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -414,3 +416,36 @@ def test_operators_of_contrib() -> None:
         symbol = namespace.MultiBoxPrior(mx.sym.Variable("data"), sizes=(0.5,), ratios=(1, 2), name="prior")
         assert isinstance(symbol, mx.sym.Symbol) and symbol.infer_shape(data=(1, 3, 2, 2))[1] == [(1, 8, 4)]
     assert not hasattr(mx.contrib, "quantization")
+
+
+def test_optimizers_are_called_without_an_updater() -> None:
+    for name, options in (("nag", {"momentum": 0.9}), ("sgd", {}), ("adam", {}), ("rmsprop", {})):
+        one, other = (mx.optimizer.create(name, learning_rate=0.1, **options) for _ in range(2))
+        weight, right, step = mx.nd.ones((2, 3)), mx.nd.ones((2, 3)), mx.optimizer.get_updater(other)
+        state = one.create_state(0, weight)
+        for _ in range(3):
+            one.update(0, weight, mx.nd.array([[1, 2, 3], [4, 5, 6]]), state)
+            step(index=0, grad=mx.nd.array([[1, 2, 3], [4, 5, 6]]), weight=right)
+        assert utils.same(weight, right) and weight[0, 0].asscalar() < 1
+    sgd = mx.optimizer.SGD(learning_rate=0.5)
+    weight = mx.nd.ones((2,))
+    sgd.update_multi_precision(0, weight, mx.nd.ones((2,)), sgd.create_state_multi_precision(0, weight))
+    assert weight.asnumpy().tolist() == [0.5, 0.5]
+    assert copy.deepcopy(sgd).lr == pickle.loads(pickle.dumps(sgd)).lr == 0.5
+
+
+def test_outputs_may_be_taken_before_the_first_forward() -> None:
+    symbol = mx.sym.SoftmaxOutput(net(), name="softmax")
+    executor = symbol.simple_bind(mx.cpu(), data=(3, 4))
+    early = dict(zip(symbol.list_outputs(), executor.outputs, strict=True))["softmax_output"]
+    for is_train in (True, False, True):
+        executor.forward(is_train=is_train, data=mx.nd.ones((3, 4)))
+        assert utils.same_array(early, executor.outputs[0]) and (early.asnumpy() == 0.5).all()
+        executor.backward()
+    smaller = symbol.bind(
+        mx.cpu(), {**executor.arg_dict, "data": mx.nd.ones((2, 4)), "softmax_label": mx.nd.zeros((2,))},
+        shared_exec=executor,
+    )  # fmt: skip
+    smaller.forward(is_train=False)
+    executor.forward(is_train=True, data=mx.nd.zeros((3, 4)))
+    assert utils.same_array(early, executor.outputs[0])
