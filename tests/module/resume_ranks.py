@@ -10,6 +10,7 @@ import numpy as np
 from arrayexec import comm
 from arrayexec.errors import CheckpointError
 from arrayexec.module.checkpoint import Checkpoints, resume, save
+from tests.module.kill_saver import Counter
 from tests.module.resuming import STEPS, Training
 
 mode, face, net, rule, devices, at, folder, out = sys.argv[1:]
@@ -26,6 +27,13 @@ elif mode == "save":
     training.save(keeper)
     ranks.barrier()
     assert len(keeper.paths()) == 2
+elif mode == "killed":  # rank 0, in the middle of its second file
+    training.go_on(int(at))
+    training.save(keeper)
+    training.go_on(int(at) + 1)
+    if ranks.rank == 0:
+        Counter(30, kills=True).install()
+    training.save(keeper)
 elif mode == "refused":
     for call, error in (
         (lambda: Checkpoints("/dev/null/no").save(training.model, training.updater), NotADirectoryError),

@@ -48,6 +48,16 @@ def test_other_ranks_go_on_within_rounding(tmp_path: Path, face: str, rule: str,
     near(runs("resume", after), whole)
 
 
+def test_a_rank_that_is_killed_while_it_writes(tmp_path: Path) -> None:
+    runs = Runs(tmp_path, "module", "norm", "adam", 1, at=6)
+    whole = runs("whole", 2)
+    run = run_ranks(SCRIPT, 2, "killed", *runs.options, 6, tmp_path / "kept", tmp_path / "none")
+    assert run.code != 0 and run.seconds < 30, run.err
+    names = sorted(path.name for path in (tmp_path / "kept").iterdir())
+    assert len(names) == 2 and names[0].startswith(".checkpoint-00000002.states.") and names[1] == "checkpoint-00000001.states"
+    same(runs("resume", 2), whole)
+
+
 def test_what_rank_0_cannot_do_is_said_on_all(tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir()
     Runs(tmp_path, "module", "norm", "adam", 1, at=1)("refused", 2)
