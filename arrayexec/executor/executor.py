@@ -310,7 +310,8 @@ class Executor:
     ) -> None:  # fmt: skip
         """Write (or add) the gradients of all arguments that ask for one.
 
-        ``out_grads``: array, list or dict by output name; only loss heads need none. ``on_ready(argument)`` is called
+        ``out_grads``: the gradient of what is to be minimised with respect to each output (never the outputs
+        themselves), an array, list or dict by output name; only loss heads need none. ``on_ready(argument)`` is called
         as soon as an argument's gradient is finished. ``check='finite'`` raises NonFiniteError at the first node that
         makes a gradient with a NaN or an infinity. Raises NotBoundError before any forward, StaleForwardError if what
         forward kept, or what it read, has been overwritten by the engine since, BindError for wrong head gradients.

@@ -304,6 +304,14 @@ class Module(BoundModule):
 
     # --- the optimizer -----------------------------------------------------------------------------------------
 
+    def _warn_of_two_divisions(self, rescale: float) -> None:
+        """Say which losses divide by the rows of a batch, as the default of ``rescale_grad`` does."""
+        fact = "init_optimizer: '%s' has normalization='%s', and rescale_grad divides by %g, too: rescale_grad=1 does not"
+        for node in self._symbol.graph.nodes:
+            how = getattr(node.op, "normalization", "null")
+            if how != "null":
+                self.logger.warning(fact, node.name, how, 1 / rescale)
+
     def init_optimizer(
         self, kvstore: Any = "local", optimizer: Any = "sgd", optimizer_params: Any = (("learning_rate", 0.01),),
         force_init: bool = False,
@@ -336,8 +344,10 @@ class Module(BoundModule):
             self._comm.allreduce(rows)
         rescale = 1.0 / int(rows[0])
         if isinstance(optimizer, str):
-            options = {"rescale_grad": rescale, "sym": self._symbol, **dict(optimizer_params)}
-            optimizer = optimizers.create(optimizer, **options)
+            given = dict(optimizer_params)
+            if "rescale_grad" not in given and rescale != 1 and self._speaks():
+                self._warn_of_two_divisions(rescale)
+            optimizer = optimizers.create(optimizer, **{"rescale_grad": rescale, "sym": self._symbol, **given})
         elif not isinstance(optimizer, optimizers.Optimizer):
             raise ArgumentError(f"init_optimizer: optimizer must be a name or an Optimizer, but it is {optimizer!r}")
         elif optimizer.rescale_grad != rescale:
