@@ -449,3 +449,106 @@ def test_outputs_may_be_taken_before_the_first_forward() -> None:
     smaller.forward(is_train=False)
     executor.forward(is_train=True, data=mx.nd.zeros((3, 4)))
     assert utils.same_array(early, executor.outputs[0])
+
+
+def test_a_metric_with_sums_of_its_own(caplog: Any) -> None:
+    class Both(mx.metric.EvalMetric):
+        def __init__(self) -> None:
+            super().__init__("both")
+
+        def reset(self) -> None:
+            self.num_inst, self.sum_metric = [0, 0], [0.0, 0.0]
+
+        def update(self, labels: Any, preds: Any) -> None:
+            label, pred = labels[0].asnumpy(), preds[0].asnumpy()
+            for i, value in enumerate(((pred.argmax(axis=1) == label).sum(), pred.max(axis=1).sum())):
+                self.sum_metric[i] += float(value)
+                self.num_inst[i] += label.size
+
+        def get(self) -> Any:
+            return ["right", "sure"], [a / b if b else float("nan") for a, b in zip(self.sum_metric, self.num_inst, strict=True)]
+
+    module = mx.mod.Module(mx.sym.SoftmaxOutput(net(), name="softmax"))
+    data = mx.io.NDArrayIter(np.ones((8, 4)), np.zeros(8), 2)
+    with caplog.at_level("INFO"):
+        module.fit(data, data, Both(), num_epoch=1, batch_end_callback=mx.callback.Speedometer(2, 2), initializer=mx.init.Zero())
+    assert "right=1.0" in caplog.text and "Train-sure=" in caplog.text and "Validation-right=1.0" in caplog.text
+    assert [name for name, _ in module.score(data, mx.metric.create(["acc", Both()]))] == ["accuracy", "right", "sure"]
+
+
+class Mutable(mx.mod.BaseModule):
+    """A module of a program's own, around one that is bound anew where shapes change."""
+
+    def __init__(self, symbol: Any, data_names: Any, label_names: Any) -> None:
+        super().__init__()
+        self._symbol, self._names = symbol, (data_names, label_names)
+        self._curr: Any = None
+
+    data_names = property(lambda self: self._names[0])
+    output_names = property(lambda self: self._symbol.list_outputs())
+    data_shapes = property(lambda self: self._curr.data_shapes)
+    label_shapes = property(lambda self: self._curr.label_shapes)
+    output_shapes = property(lambda self: self._curr.output_shapes)
+    symbol = property(lambda self: self._symbol)
+
+    def get_params(self) -> Any:
+        return self._curr.get_params()
+
+    def init_params(self, initializer: Any = None, arg_params: Any = None, aux_params: Any = None, allow_missing: bool = False, force_init: bool = False, allow_extra: bool = False) -> None:
+        if not self.params_initialized or force_init:
+            self._curr.init_params(initializer, arg_params, aux_params, allow_missing, force_init)
+            self.params_initialized = True
+
+    def bind(self, data_shapes: Any, label_shapes: Any = None, for_training: bool = True, inputs_need_grad: bool = False, force_rebind: bool = False, shared_module: Any = None, grad_req: Any = "write") -> None:
+        self._curr = mx.mod.Module(self._symbol, *self._names)
+        self._curr.bind(data_shapes, label_shapes, for_training)
+        self.binded, self.for_training = True, for_training
+
+    def init_optimizer(self, kvstore: Any = "local", optimizer: Any = "sgd", optimizer_params: Any = (), force_init: bool = False) -> None:
+        self._curr.init_optimizer(kvstore, optimizer, optimizer_params, force_init)
+        self.optimizer_initialized = True
+
+    def forward(self, data_batch: Any, is_train: Any = None) -> None:
+        assert isinstance(data_batch.data[0], mx.nd.NDArray)
+        shapes = [("data", data_batch.data[0].shape)]
+        labels = [("softmax_label", data_batch.label[0].shape)]
+        if tuple(self._curr.data_shapes[0].shape) != shapes[0][1]:
+            other = mx.mod.Module(self._symbol, *self._names)
+            other.bind(shapes, labels, self._curr.for_training, shared_module=self._curr)
+            if self.optimizer_initialized:
+                other.borrow_optimizer(self._curr)
+            self._curr = other
+        self._curr.forward(data_batch, is_train)
+
+    def backward(self, out_grads: Any = None) -> None:
+        self._curr.backward(out_grads)
+
+    def update(self) -> None:
+        self._curr.update()
+
+    def get_outputs(self, merge_multi_context: bool = True) -> Any:
+        return self._curr.get_outputs(merge_multi_context)
+
+    def update_metric(self, eval_metric: Any, labels: Any, pre_sliced: bool = False) -> None:
+        self._curr.update_metric(eval_metric, labels, pre_sliced)
+
+    def install_monitor(self, mon: Any) -> None:
+        self._curr.install_monitor(mon)
+
+
+def test_a_module_of_the_program() -> None:
+    draw = np.random.RandomState(0)
+    rows = draw.randn(30, 4)
+    labels = (rows[:, 0] > 0).astype(float)
+    module = Mutable(mx.sym.SoftmaxOutput(net(), name="softmax"), ["data"], ["softmax_label"])
+    data, odd = mx.io.NDArrayIter(rows, labels, 10), mx.io.NDArrayIter(rows, labels, 8)
+    seen = []
+    module.fit(
+        data, odd, num_epoch=6, optimizer_params={"learning_rate": 1.0}, initializer=mx.init.One(),
+        epoch_end_callback=lambda epoch, symbol, args, states: seen.append(args["fc_weight"]),
+    )  # fmt: skip
+    assert len(seen) == 6 and all(isinstance(array, mx.nd.NDArray) for array in seen)
+    assert dict(module.score(odd, "acc"))["accuracy"] >= 0.9
+    predicted = module.predict(odd)
+    assert isinstance(predicted, mx.nd.NDArray) and predicted.shape == (30, 2)
+    assert ((predicted.asnumpy().argmax(axis=1) == labels).mean()) >= 0.9
