@@ -30,20 +30,32 @@ __all__ = [
 ]  # fmt: skip
 
 _PLANS = 64  # sets of parameters (of buckets) whose runs are kept
+_CHANGES = 3  # times in a row that other arrays come, after which looking for runs is not worth it
 
 
 class _Plan:
-    """The runs of one set of arrays, and the parameters that move by themselves."""
+    """The runs of one set of arrays, and the parameters that move by themselves.
 
-    def __init__(self, grads: Sequence[Array], weights: Sequence[Array]) -> None:
-        self.grads, self.weights = list(grads), list(weights)
+    ``changes``: how often in a row other arrays have come. Such arrays are not kept alive: they are known by their ids,
+    which may be wrong, but then a plan is made anew.
+    """
+
+    def __init__(self, grads: Sequence[Array], weights: Sequence[Array], changes: int) -> None:
+        self.changes = changes
+        self._arrays = [*weights, *grads] if self.stays else [id(array) for array in (*weights, *grads)]
         self.addresses = [address_of(weight) for weight in weights]
         self.runs: list[Run] = []
         self.alone: list[int] = []
 
+    @property
+    def stays(self) -> bool:
+        """Whether the same arrays are expected again."""
+        return self.changes < _CHANGES
+
     def is_of(self, grads: Sequence[Array], weights: Sequence[Array]) -> bool:
         """Whether these are the arrays of this plan."""
-        return all(map(operator.is_, self.weights, weights)) and all(map(operator.is_, self.grads, grads))
+        arrays = [*weights, *grads]
+        return all(map(operator.is_, self._arrays, arrays)) if self.stays else self._arrays == [*map(id, arrays)]
 
 
 class Updater:
@@ -124,13 +136,15 @@ class Updater:
     def _plan(self, keys: Sequence[Key], grads: Sequence[Array], weights: Sequence[Array]) -> _Plan:
         """How these arrays are updated; made when they come for the first time."""
         names = tuple(keys)
-        plan = self._plans.get(names)
-        if plan is not None and plan.is_of(grads, weights):
-            return plan
+        held = self._plans.get(names)
+        same = held is not None and held.is_of(grads, weights)
+        if held is not None and same and held.stays:
+            return held
         for key, grad, weight in zip(keys, grads, weights, strict=True):
             self.optimizer.check(key, weight, grad)
-        plan = _Plan(grads, weights)
-        together = [i for i in range(len(names)) if self._flat and fits(weights[i], grads[i])]
+        plan = _Plan(grads, weights, 0 if held is None or same else held.changes + 1)
+        flat = self._flat and plan.stays
+        together = [i for i in range(len(names)) if flat and fits(weights[i], grads[i])]
         plan.runs = runs_of(
             self.optimizer, [names[i] for i in together], [grads[i] for i in together],
             [weights[i] for i in together], self.states, self._blocks, self._take_loaded,

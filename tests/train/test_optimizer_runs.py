@@ -170,7 +170,7 @@ def test_spans_of_segments():
 
 def test_arrays_that_change():
     updater, twin = make("sgd", momentum=0.9), make("sgd", momentum=0.9)
-    for number in range(3):
+    for number in range(7):
         made = [segments() for _ in range(2)]
         for (weights, grads), one in zip(made, (updater, twin), strict=True):
             filled(weights, numpy.random.default_rng(number))
@@ -181,6 +181,23 @@ def test_arrays_that_change():
                 for name in SHAPES:
                     one(name, grads[name], weights[name])
         same(made[0][0], made[1][0])
+
+
+def test_gradients_that_are_new_each_time_and_then_stay():
+    """After some changes nobody looks for runs any more, until the same arrays come again."""
+    updater, twin = make("adam", wd=0.1), make("adam", wd=0.1)
+    calls, begin = counted(updater)
+    weights, grads = segments()
+    others, _ = segments()
+    for step in range(10):
+        filled(grads, numpy.random.default_rng(step))
+        given = {name: array.copy() for name, array in grads.items()} if 1 <= step < 6 else grads
+        begin()
+        updater.update_all(list(SHAPES), list(given.values()), list(weights.values()))
+        for name in SHAPES:
+            twin(name, grads[name], others[name])
+        same(weights, others)
+    assert calls[0] == calls[-1] < calls[5]
 
 
 def test_sets_of_parameters_that_change():
