@@ -14,7 +14,8 @@ from .precision import wide
 from .softmax import check_not_empty
 
 Array = Any
-PIECE = 2048  # complex numbers that a transform makes at a time, or one line of more
+_COMPLEX = {4: "complex64", 8: "complex128"}
+PIECE = 1 << 15  # bytes of real numbers that a transform takes at a time, or one line of more
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,7 +35,13 @@ class _Transform(Op):
 def _apart(xp: Any, real: Array, both: Array) -> None:
     """``both`` (…, 2d) = the transform of ``real`` (…, d)."""
     for lines, pairs in _lines(real, both):
-        found = xp.fft.fft(lines.astype(wide(lines.dtype), copy=False))
+        _place(xp, xp.fft.fft(lines.astype(wide(lines.dtype), copy=False)), pairs)
+
+
+def _place(xp: Any, found: Array, pairs: Array) -> None:
+    if pairs.dtype.itemsize > 2:
+        xp.copyto(pairs.view(_COMPLEX[pairs.dtype.itemsize]), found, casting="same_kind")
+    else:
         xp.copyto(pairs[:, 0::2], xp.real(found), casting="same_kind")
         xp.copyto(pairs[:, 1::2], xp.imag(found), casting="same_kind")
 
@@ -42,16 +49,15 @@ def _apart(xp: Any, real: Array, both: Array) -> None:
 def _together(xp: Any, both: Array, real: Array) -> None:
     """``real`` (…, d) = the real part of the inverse transform of ``both`` (…, 2d), times d."""
     for lines, pairs in _lines(real, both):
-        kind = wide(pairs.dtype)
-        found = xp.fft.ifft(pairs[:, 0::2].astype(kind, copy=False) + 1j * pairs[:, 1::2].astype(kind, copy=False))
-        xp.multiply(xp.real(found), lines.shape[1], out=lines, casting="same_kind")
+        numbers = xp.ascontiguousarray(pairs, wide(pairs.dtype)).view(_COMPLEX[wide(pairs.dtype).itemsize])
+        xp.copyto(lines, xp.real(xp.fft.ifft(numbers, norm="forward")), casting="same_kind")
 
 
 def _lines(real: Array, both: Array) -> Iterator[tuple[Array, Array]]:
     """A few lines of both at a time."""
     count, length = math.prod(real.shape[:-1]), real.shape[-1]
     flat = real.reshape(count, length), both.reshape(count, 2 * length)
-    step = max(1, PIECE // length)
+    step = max(1, PIECE // (length * wide(real.dtype).itemsize))
     for start in range(0, count, step):
         yield flat[0][start : start + step], flat[1][start : start + step]
 

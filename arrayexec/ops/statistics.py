@@ -16,7 +16,7 @@ from .constant import count_up
 from .precision import mean_type, wide
 
 Array = Any
-PIECE = 1 << 12  # values whose bins are looked for at a time
+PIECE = 1 << 14  # values that are sorted at a time
 
 
 @register_op(name="_histogram")
@@ -76,13 +76,16 @@ class Histogram(Op):
             out1[-1:].fill(high)
         xp.copyto(flat, data)
         out0.fill(0)
-        count, values = len(out0), flat.reshape(-1)
-        for start in range(0, values.size, PIECE):
-            part = values[start : start + PIECE]
-            place = xp.searchsorted(out1, part, side="right") - 1
-            place = xp.where(part == out1[-1:], count - 1, place)
-            place = xp.where((place < 0) | (place > count), count, place)
-            xp.add(out0, xp.bincount(place, minlength=count + 1)[:count], out=out0)
+        values = flat.reshape(-1)
+        step = PIECE if xp is np else max(values.size, 1)
+        for start in range(0, values.size, step):
+            part = values[start : start + step]
+            part.sort()  # NaN comes last
+            below = xp.searchsorted(part, out1, side="left")
+            upto = xp.searchsorted(part, out1[-1:], side="right")
+            xp.subtract(below[1:], below[:-1], out=below[:-1])
+            xp.add(out0, below[:-1], out=out0)
+            xp.add(out0[-1:], upto - below[-1:], out=out0[-1:])
 
 
 @register_op(name="_contrib_allclose")
