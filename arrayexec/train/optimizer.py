@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -36,13 +37,12 @@ _CHANGES = 3  # times in a row that other arrays come, after which looking for r
 class _Plan:
     """The runs of one set of arrays, and the parameters that move by themselves.
 
-    ``changes``: how often in a row other arrays have come. Such arrays are not kept alive: they are known by their ids,
-    which may be wrong, but then a plan is made anew.
+    ``changes``: how often in a row other arrays have come. Where they do not stay, they are not kept alive.
     """
 
     def __init__(self, grads: Sequence[Array], weights: Sequence[Array], changes: int) -> None:
         self.changes = changes
-        self._arrays = [*weights, *grads] if self.stays else [id(array) for array in (*weights, *grads)]
+        self._arrays = [*weights, *grads] if self.stays else [weakref.ref(array) for array in (*weights, *grads)]
         self.addresses = [address_of(weight) for weight in weights]
         self.runs: list[Run] = []
         self.alone: list[int] = []
@@ -54,8 +54,8 @@ class _Plan:
 
     def is_of(self, grads: Sequence[Array], weights: Sequence[Array]) -> bool:
         """Whether these are the arrays of this plan."""
-        arrays = [*weights, *grads]
-        return all(map(operator.is_, self._arrays, arrays)) if self.stays else self._arrays == [*map(id, arrays)]
+        held = self._arrays if self.stays else [array() for array in self._arrays]
+        return all(map(operator.is_, held, [*weights, *grads]))
 
 
 class Updater:
