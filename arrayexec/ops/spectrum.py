@@ -15,7 +15,7 @@ from .softmax import check_not_empty
 
 Array = Any
 _COMPLEX = {4: "complex64", 8: "complex128"}
-PIECE = 1 << 15  # bytes of real numbers that a transform takes at a time, or one line of more
+PIECE = 6 << 10  # complex numbers that a transform makes at a time, or one line of more
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ def _lines(real: Array, both: Array) -> Iterator[tuple[Array, Array]]:
     """A few lines of both at a time."""
     count, length = math.prod(real.shape[:-1]), real.shape[-1]
     flat = real.reshape(count, length), both.reshape(count, 2 * length)
-    step = max(1, PIECE // (length * wide(real.dtype).itemsize))
+    step = max(1, PIECE // length)
     for start in range(0, count, step):
         yield flat[0][start : start + step], flat[1][start : start + step]
 
