@@ -359,6 +359,8 @@ class NDArray:
     def _key(self, key: Any) -> tuple[tuple[Any, ...], bool]:
         """The index as NumPy wants it, so that it gives an array; whether it takes no index arrays."""
         parts = key if isinstance(key, tuple) else (key,)
+        if not self._raw.ndim and parts == (slice(None),):
+            parts = ()
         basic, found = True, []
         for part in parts:
             if isinstance(part, list | NDArray | numpy.ndarray) or is_array(part):

@@ -81,8 +81,9 @@ def empty(shape: Shape, ctx: Context | None = None, dtype: Any = None, stype: st
 def _filled(value: float, shape: Shape, ctx: Context | None, dtype: Any, out: Any) -> Any:
     if out is None:
         out = new(_dims(shape), _kind(dtype), _context(ctx), zero=value == 0)
-    if value != 0 or out is not None:
-        out[:] = value
+        if value == 0:
+            return out
+    out[:] = value
     return out
 
 
