@@ -39,8 +39,8 @@ PUBLIC = {
     "rnn": "BucketSentenceIter RNNParams BaseRNNCell RNNCell LSTMCell GRUCell FusedRNNCell SequentialRNNCell BidirectionalCell "
     "DropoutCell ModifierCell ZoneoutCell ResidualCell ConvRNNCell ConvLSTMCell ConvGRUCell",
     "nd": "load save",
-    "mod": "BaseModule Module BucketingModule",
-    "model": "save_checkpoint load_checkpoint load_params BatchEndParam",
+    "mod": "BaseModule Module BucketingModule SequentialModule PythonModule PythonLossModule",
+    "model": "FeedForward save_checkpoint load_checkpoint load_params BatchEndParam",
     "random": "seed",
     "Symbol": "name list_arguments list_auxiliary_states list_outputs list_inputs get_internals get_children attr list_attr "
     "attr_dict infer_shape infer_shape_partial infer_type gradient bind simple_bind eval save tojson summary to_mermaid to_dot _repr_html_",
@@ -65,6 +65,13 @@ ORDER = {
     "executor_manager.split_input_slice": "batch_size work_load_list",
     "executor_manager._bind_exec": "sym ctx input_shapes param_names need_grad base_exec shared_data_arrays input_types logger",
     "executor_manager.DataParallelExecutorGroup": "sym arg_names param_names ctx slices train_data shared_group grad_req",
+    "mod.Module": "symbol data_names label_names logger context work_load_list fixed_param_names state_names group2ctxs "
+    "compression_params",
+    "mod.BucketingModule": "sym_gen default_bucket_key logger context work_load_list fixed_param_names state_names group2ctxs "
+    "compression_params",
+    "model.FeedForward": "symbol ctx num_epoch epoch_size optimizer initializer numpy_batch_size arg_params aux_params "
+    "allow_extra_params begin_epoch",
+    "model.save_checkpoint": "prefix epoch symbol arg_params aux_params remove_amp_cast",
     "executor_manager.DataParallelExecutorManager": "symbol ctx train_data arg_names param_names aux_names work_load_list "
     "logger sym_gen grad_req",
 }
