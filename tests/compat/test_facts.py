@@ -17,6 +17,7 @@ FRACTION = "whole numbers are compared with the fraction itself"
 NUMPY = "what numpy.ndarray has beside MXNet's own stays"
 DIFFERENT = {
     "repr(nd.zeros((0, 2)))": "empty arrays are arrays",
+    "x = nd.zeros(());; x[:] = 3;; x": "arrays without dims are arrays",
     "bool(nd.zeros((0,)))": "empty arrays are arrays",
     "float(S)": "one element is a number where Python asks for one",
     "int(S)": "one element is a number where Python asks for one",
