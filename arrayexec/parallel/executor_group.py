@@ -43,6 +43,8 @@ class DataParallelExecutorGroup:
         self.ctx = list(ctx)
         self.slices = list(slices)
         self.batch_size = self.slices[-1].stop
+        self.left_out = 0
+        """Rows of the loaded batch that are not here (they only filled it up), but in its labels."""
         self.described = described = Described.of(train_data.provide_data, train_data.provide_label)
         arguments = set(arg_names)
         self._axis = {item.name: batch_axis(item) for item in described.all}
@@ -266,6 +268,14 @@ class DataParallelExecutorGroup:
         """
         self._check_ran("update_metric")
         axes = [self._axis[name] for name in self._labels]
+        if not pre_sliced:
+            for name, axis, label in zip(self._labels, axes, labels, strict=False):
+                shape = np.shape(label)
+                if shape[axis : axis + 1] not in ((self.batch_size,), (self.batch_size + self.left_out,)):
+                    raise ShapeError(
+                        f"update_metric: label '{name}' must have the {self.batch_size} rows of the batch on axis "
+                        f"{axis}, but it is {format_shape(shape)}"
+                    )
         axes += [0] * (len(labels) - len(axes))
         names = self.symbol.list_outputs()
         named = hasattr(metric, "update_dict") and len(set(names)) == len(names) and not pre_sliced

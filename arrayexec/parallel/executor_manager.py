@@ -315,12 +315,13 @@ class DataParallelExecutorManager:
         valid = described.rows - ((getattr(data_batch, "pad", None) or 0) if drops else 0)
         self._batch, self.curr_execgrp = None, None
         if valid > 0:
-            arrays = data_batch
-            if valid < described.rows:
+            arrays, left_out = data_batch, described.rows - valid
+            if left_out:
                 arrays = first_rows(data_batch, described, valid)
                 described = described.with_rows(valid)
             group = self._group(key, described)
             group.load_data_batch(arrays)
+            group.left_out = left_out
             self.curr_execgrp = group
         self._batch = data_batch
 

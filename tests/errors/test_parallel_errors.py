@@ -248,6 +248,11 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         "split of 8 rows over 9 devices with loads [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]: every device needs a row, "
         "so the batch must have at least 9 rows",
     ),
+    "labels of a metric": (
+        lambda: loaded(count=2).update_metric(ax.metric.create("acc"), arrays((24,))),
+        errors.ShapeError,
+        "update_metric: label 'softmax_label' must have the 8 rows of the batch on axis 0, but it is (24,)",
+    ),
     "no devices": (
         lambda: split_input_slice(8, []),
         errors.DeviceError,
