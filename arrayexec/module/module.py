@@ -306,7 +306,7 @@ class Module(BoundModule):
 
     def _warn_of_two_divisions(self, rescale: float) -> None:
         """Say which losses divide by the rows of a batch, as the default of ``rescale_grad`` does."""
-        fact = "init_optimizer: '%s' has normalization='%s', and rescale_grad divides by %g, too: rescale_grad=1 does not"
+        fact = "init_optimizer: '%s' has normalization='%s'; rescale_grad divides by %g too: give rescale_grad=1"
         for node in self._symbol.graph.nodes:
             how = getattr(node.op, "normalization", "null")
             if how != "null":
