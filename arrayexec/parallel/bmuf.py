@@ -88,9 +88,10 @@ def parallelize_bmuf(
     param_update_builder_fun: Builder | None = None, block_learning_rate: float = 1.0,
     block_momentum: float | None = None, devices: Sequence[int] | None = None, rendezvous: Any = None,
     net_type: str = "dag", master_device: int | None = None, use_nccl: bool | str = False, nesterov: bool = False,
-    reset_momentum_sgd: bool = False, warmup_iterations: int | None = None, max_concurrent_distributed_ops: int = 4,
-    add_blobs_to_sync: Sequence[str] | None = None, num_threads_per_device: int = 4, cpu_device: bool = False,
-    barrier_net_timeout_sec: float = 300, *, optimizer_builder_fun: Builder | None = None,
+    optimize_gradient_memory: bool = False, reset_momentum_sgd: bool = False, warmup_iterations: int | None = None,
+    max_concurrent_distributed_ops: int = 4, add_blobs_to_sync: Sequence[str] | None = None,
+    num_threads_per_device: int = 4, cpu_device: bool = False, barrier_net_timeout_sec: float = 300, *,
+    optimizer_builder_fun: Builder | None = None,
 ) -> BlockModel:  # fmt: skip
     """`parallelize` by blocks: no gradient travels; ``run(n)`` is n steps of each device, then one block step.
 
@@ -113,6 +114,7 @@ def parallelize_bmuf(
         optimizer_builder_fun, devices=ids, rendezvous=rendezvous, net_type=net_type, use_nccl=use_nccl,
         max_concurrent_distributed_ops=max_concurrent_distributed_ops, num_threads_per_device=num_threads_per_device,
         cpu_device=cpu_device, barrier_net_timeout_sec=barrier_net_timeout_sec, broadcast_computed_params=False,
+        optimize_gradient_memory=optimize_gradient_memory,
     )  # fmt: skip
     count = len(found.devices) * (found.comm.size if found.comm is not None else 1)
     found.block_learning_rate, found.nesterov = block_learning_rate, nesterov

@@ -153,3 +153,14 @@ def test_a_predictor_knows_where_it_runs() -> None:
     data = np.ones((3, 12), np.float32)
     assert predictor.context == ax.cpu(5)
     np.testing.assert_array_equal(predictor(data=data)[0], predictor(ax.cpu(0), data=data)[0])
+
+
+def test_blocks_in_less_memory_have_the_same_bits() -> None:
+    held = []
+    for option in (False, True):
+        ax.random.seed(1)
+        options = {"optimizer_builder_fun": plain, "cpu_device": True, "devices": [0, 1], "optimize_gradient_memory": option}
+        model = fed(ax.parallelize_bmuf(ax.ModelHelper("m"), None, mlp, **options).init()).run(3)
+        held.append((model.plan.bytes["cpu_0"]["arena"], {name: value.tobytes() for name, value in model.master.params.items()}))
+    assert held[1][0] < held[0][0]
+    assert held[1][1] == held[0][1]
