@@ -57,7 +57,7 @@ _chosen = False  # whether somebody has said how many threads there are to be
 def set_num_threads(count: int) -> bool:
     """Let one matrix product use ``count`` threads from now on; False where NumPy's BLAS does not let itself be told.
 
-    Without this call plans of small products use one thread (`one_thread_for`), all others as many as NumPy's BLAS takes.
+    Without this call plans of small products use one thread (`one_thread_for`), others as many as NumPy's BLAS takes.
     Raises ArgumentError unless ``count`` is a whole number of at least 1.
     """
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:

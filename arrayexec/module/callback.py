@@ -1,6 +1,7 @@
 """Functions that training calls: after a batch, after an epoch, after an evaluation.
 
-After a batch and after an evaluation they get a `BatchEndParam`; after an epoch (epoch, symbol, arg_params, aux_params).
+After a batch and after an evaluation they get a `BatchEndParam`, after an epoch its number, the symbol, parameters and
+auxiliary states.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ def _period(who: str, period: int) -> int:
     return period
 
 
-def do_checkpoint(prefix: str, period: int = 1) -> Callable[[int, Any, Mapping[str, Array], Mapping[str, Array]], None]:
-    """After every ``period``-th epoch: write ``prefix-symbol.json`` and ``prefix-%04d.params``, the first epoch being 1.
+def do_checkpoint(prefix: str, period: int = 1) -> Callable[..., None]:
+    """After every ``period``-th epoch: write ``prefix-symbol.json`` and ``prefix-%04d.params``; the first epoch is 1.
 
-    Optimizer states are not among them: `module_checkpoint` writes these as well, ``fit(checkpoint=…)`` all that there is.
+    Optimizer states are not among them: `module_checkpoint` writes these as well, ``fit(checkpoint=…)`` everything.
     """
     _period("do_checkpoint", period)
 
@@ -48,7 +49,9 @@ def do_checkpoint(prefix: str, period: int = 1) -> Callable[[int, Any, Mapping[s
     return after_epoch
 
 
-def module_checkpoint(mod: Any, prefix: str, period: int = 1, save_optimizer_states: bool = False) -> Callable[..., None]:
+def module_checkpoint(
+    mod: Any, prefix: str, period: int = 1, save_optimizer_states: bool = False
+) -> Callable[..., None]:
     """After every ``period``-th epoch: ``mod.save_checkpoint(prefix, epoch + 1, save_optimizer_states)``."""
     _period("module_checkpoint", period)
 
@@ -89,8 +92,8 @@ class LogValidationMetricsCallback:
 class EarlyStopping:
     """After an evaluation (``eval_end_callback``): end `fit` when a metric has not got better for ``patience`` epochs.
 
-    Better is larger by more than ``min_delta``, or smaller with ``mode="min"``; NaN never is. ``metric``: its name, needed
-    where there are several. `fit` returns as it does after its last epoch; ``best`` and ``best_epoch`` tell the best one.
+    Better is larger by more than ``min_delta``, or smaller with ``mode="min"``; NaN never is. ``metric``: its name,
+    needed where there are several. `fit` returns as after its last epoch; ``best`` and ``best_epoch`` tell the best one.
     Ranks see the same metric and stop together.
     """
 
@@ -128,6 +131,7 @@ class EarlyStopping:
         if self.metric not in values:
             wanted = "metric must name one of several" if self.metric is None else f"there is no metric {self.metric!r}"
             raise UnknownNameError(
-                f"EarlyStopping: {wanted}{near_miss(self.metric or '', values)}; evaluated: {', '.join(values) or 'none'}"
+                f"EarlyStopping: {wanted}{near_miss(self.metric or '', values)}; "
+                f"evaluated: {', '.join(values) or 'none'}"
             )
         return values[self.metric]
