@@ -93,7 +93,7 @@ class EarlyStopping:
     """After an evaluation (``eval_end_callback``): end `fit` when a metric has not got better for ``patience`` epochs.
 
     Better is larger by more than ``min_delta``, or smaller with ``mode="min"``; NaN never is. ``metric``: its name,
-    needed where there are several. `fit` returns as after its last epoch; ``best`` and ``best_epoch`` tell the best one.
+    needed where there are several. `fit` returns as after its last epoch; ``best`` and ``best_epoch`` tell the best.
     Ranks see the same metric and stop together.
     """
 
