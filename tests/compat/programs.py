@@ -288,10 +288,49 @@ def loop_over_a_manager(mx):
     return {**found, "accuracy": [float(metric.get()[1])]}
 
 
+def loops_with_parts_of_the_model(mx):
+    """Two ways of updating several devices: in the store, and on every device with sums from the store."""
+    found = {}
+    for kind in ("local", "device"):
+        for in_store in (True, False):
+            data = mx.sym.Variable("data")
+            hidden = mx.sym.Activation(mx.sym.FullyConnected(data, num_hidden=8, name="fc1"), act_type="tanh")
+            symbol = mx.sym.SoftmaxOutput(mx.sym.FullyConnected(hidden, num_hidden=4, name="fc2"), name="softmax")
+            args, _ = starts(mx, symbol, data=(10, 10))
+            batches, names = mx.io.NDArrayIter(ROWS[:60], CLASSES[:60], 20), list(args)
+            manager = mx.executor_manager.DataParallelExecutorManager(
+                symbol=symbol, ctx=[mx.cpu(0), mx.cpu(1)], train_data=batches, param_names=names,
+                arg_names=symbol.list_arguments(), aux_names=[], work_load_list=[1, 1],
+            )  # fmt: skip
+            manager.set_params(args, {})
+            store, chosen = mx.model._create_kvstore(kind, 2, args)
+            assert chosen and mx.model._create_kvstore("local", 1, args)[0] is None
+            optimizer = mx.optimizer.create("sgd", learning_rate=0.1, momentum=0.9, rescale_grad=1.0 / 20)
+            updater = mx.optimizer.get_updater(optimizer)
+            if in_store:
+                store.set_optimizer(optimizer)
+            mx.model._initialize_kvstore(store, manager.param_arrays, args, names, in_store)
+            for _ in range(2):
+                batches.reset()
+                for batch in batches:
+                    manager.load_data_batch(batch)
+                    manager.forward(is_train=True)
+                    manager.backward()
+                    pairs = manager.param_arrays, manager.grad_arrays
+                    if in_store:
+                        mx.model._update_params_on_kvstore(*pairs, store, names)
+                    else:
+                        mx.model._update_params(*pairs, updater=updater, num_device=2, kvstore=store, param_names=names)
+            manager.copy_to(args, {})
+            for name, array in args.items():
+                found[f"{kind} {in_store} {name}"] = [float(array.asnumpy().sum())]
+    return found
+
+
 PROGRAMS = [
     fit_with_a_metric_of_its_own, optimizer_of_its_own_on_two_devices, custom_operator, buckets_of_an_lstm, monitor,
     stores_and_updaters, chain_of_modules, loss_in_python, imperative_descent,
-    loop_over_a_manager,
+    loop_over_a_manager, loops_with_parts_of_the_model,
 ]  # fmt: skip
 
 if __name__ == "__main__":
