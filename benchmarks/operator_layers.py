@@ -102,6 +102,8 @@ LAYERS = [
     R("BatchNorm", "ResNet-50 stage 1", dict(data=ACT, fix_gamma=False), **BATCH_NORM),
     R("BatchNorm", "ResNet-50 stage 4", dict(data=(8, 2048, 7, 7), fix_gamma=False), **BATCH_NORM),
     R("BatchNorm_v1", "ResNet-50 stage 1", dict(data=ACT, fix_gamma=False), **BATCH_NORM),
+    R("_contrib_BatchNormWithReLU", "ResNet-50 stage 1", dict(data=ACT, fix_gamma=False),
+      f"np.maximum({BATCH_NORM['numpy']}, 0)", "peers.batch_norm_backward(np, dout * (out > 0), data, gamma, 1e-3)"),
     R("_contrib_SyncBatchNorm", "ResNet-50 stage 1", dict(data=ACT, fix_gamma=False), **BATCH_NORM),
     R("_batch_moments", "ResNet-50 stage 1", dict(data=ACT), "data.mean((0, 2, 3)), data.var((0, 2, 3))", same=False),
     R("_joined_moments", "ResNet-50 stage 1, two devices", dict(data=Sample((3, 64), 1, 2)),

@@ -30,6 +30,7 @@ FAMILIES: dict[str, str] = {
     "pool": "Pooling",
     "pool_legacy": "Pooling_v1",
     "norm": "BatchNorm CuDNNBatchNorm BatchNorm_v1 _contrib_SyncBatchNorm SyncBatchNorm",
+    "norm_relu": "_contrib_BatchNormWithReLU",
     "group_norm": "LayerNorm InstanceNorm GroupNorm",
     "heads": "SVMOutput IdentityAttachKLSparseReg",
     "ctc": "CTCLoss ctc_loss _contrib_CTCLoss _contrib_ctc_loss",

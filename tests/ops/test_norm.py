@@ -193,3 +193,25 @@ def test_older_and_synchronised_names_give_the_same_numbers(operator: str) -> No
     shown = run(operator, arrays, None, aux, output_mean_var=True).outputs[2]
     variance = arrays["data"].var(axis=(0, 2))
     close(shown, 1 / np.sqrt(variance + 1e-3) if operator == "CuDNNBatchNorm" else variance)
+
+
+RELU_DATA = [1.76, 0.4, 0.98, 2.24, 1.87, -0.98, 0.95, -0.15, -0.1, 0.41, 0.14, 1.45, 0.76, 0.12, 0.44, 0.33]
+RELU_HEAD = [1.49, -0.21, 0.31, -0.85, -2.55, 0.65, 0.86, -0.74, 2.27, -1.45, 0.05, -0.19, 1.53, 1.47, 0.15, 0.38]
+RELU_TRAIN = [1.725986, 0, 0.233905, 2.644189, 0.728883, 0, 0.140537, 0, 0, 0, 0, 1.132979, 0.019031, 0, 0, 0]
+RELU_SLOPE = [2.650316, -0.1708, 0.409779, -1.836212, -1.100948, -0.484637, 0.752304, -0.189206, -0.160086, -0.171014,
+              -0.165229, -0.556754, 1.113145, -0.093102, 0.020799, -0.018355]  # fmt: skip
+
+
+def test_batch_norm_with_relu_as_recorded() -> None:
+    """What MXNet 1.9.1 gives with oneDNN."""
+    arrays = {name: np.array(values, np.float32) for name, values in (("gamma", [1.5, 0.5]), ("beta", [0.1, -0.2]))}
+    arrays["data"] = np.array(RELU_DATA, np.float32).reshape(2, 2, 2, 2)
+    aux = {"moving_mean": np.array([0.1, 0.2], np.float32), "moving_var": np.array([1, 1.5], np.float32)}
+    head = np.array(RELU_HEAD, np.float32).reshape(2, 2, 2, 2)
+    found = run("_contrib_BatchNormWithReLU", arrays, [head], aux, fix_gamma=False)
+    np.testing.assert_allclose(found.out.ravel(), RELU_TRAIN, atol=2e-6)
+    np.testing.assert_allclose(found.gradients["data"].ravel(), RELU_SLOPE, atol=3e-5)
+    np.testing.assert_allclose(found.gradients["gamma"], [0.070268, -3.481346], atol=3e-5)
+    np.testing.assert_allclose(found.gradients["beta"], [0.76, -0.16], atol=1e-6)
+    np.testing.assert_allclose(found.aux["moving_mean"], [0.181, 0.22175], atol=1e-6)
+    np.testing.assert_allclose(found.aux["moving_var"], [0.961388, 1.411029], atol=2e-6)
