@@ -13,6 +13,7 @@ from ..context import Context
 from ..dims import from_user
 from ..errors import BindError, ShapeError, UnknownNameError, format_shape, near_miss
 from ..plan import Rewrite
+from ..symbol.graph import Graph
 from .arena import Arena, InputPool, allocate_segment, pool_of
 from .checks import check_context, check_gradient, check_overlap, context_for
 from .executor import Executor
@@ -206,6 +207,15 @@ def _borrow(lender: Executor, names: Iterable[str], specs: Mapping[str, Spec]) -
     return found
 
 
+def _as_finished(graph: Graph, names: Sequence[str]) -> list[str]:
+    """Arguments as backward finishes their gradients: the last node's first. Updates run over both segments at once."""
+    first: dict[str, int] = {}
+    for number, node in enumerate(graph.nodes):
+        for source, _ in node.inputs:
+            first.setdefault(source.name, number)
+    return sorted(names, key=lambda name: -first.get(name, 0))
+
+
 def assemble(
     found: Inferred, place: Context | Placement, requests: Mapping[str, str], arguments: Mapping[str, Array],
     gradients: Mapping[str, Array], aux: Mapping[str, Array], inputs: Sequence[str], pool: InputPool | None = None,
@@ -225,7 +235,7 @@ def assemble(
     missing = [n for n in names if n not in arguments]
     pooled = tuple(n for n in missing if n in inputs) if pool is not None else ()
     held = dict(arguments) | new("input", (n for n in missing if n in inputs and n not in pooled))
-    held |= new("parameter", (n for n in missing if n not in inputs))
+    held |= new("parameter", _as_finished(found.graph, [n for n in missing if n not in inputs]))
     states = {**aux, **new("aux", (n for n in found.symbol.list_auxiliary_states() if n not in aux))}
     grads = dict(gradients)
     arena = arena or Arena(placement.contexts[0])

@@ -562,3 +562,22 @@ def test_large_batches_in_parts():
         assert not weight.any()
     updater("x_weight", numpy.full(2, 6.0), weight)
     assert weight.tolist() == [-9.0, -9.0]  # the mean is 3, and after the warm-up the rate is times batch_scale
+
+
+def test_parameters_of_an_executor_are_one_run():
+    data = ax.sym.Variable("data")
+    for i in range(4):
+        data = ax.sym.Activation(ax.sym.FullyConnected(data, num_hidden=10 + i, name=f"fc{i}"), act_type="tanh")
+    net = ax.sym.SoftmaxOutput(data, name="softmax")
+    wants = {name: "null" if name in ("data", "softmax_label") else "write" for name in net.list_arguments()}
+    executor = net.simple_bind(ax.cpu(), data=(8, 7), grad_req=wants)
+    names = [name for name, kind in wants.items() if kind == "write"]
+    updater = make("sgd", momentum=0.9, wd=0.1)
+    calls, begin = counted(updater)
+    for step in range(2):
+        begin()
+        executor.forward(is_train=True, data=numpy.full((8, 7), step + 1.0))
+        executor.backward()
+        weights, grads = ([held[name] for name in names] for held in (executor.arg_dict, executor.grad_dict))
+        updater.update_all(names, grads, weights)
+    assert calls == [1, 1]
