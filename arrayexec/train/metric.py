@@ -16,10 +16,20 @@ import numpy
 
 from ..context import Array, asnumpy
 from ..errors import AttributeValueError
-from .metric_base import CompositeEvalMetric, CustomMetric, EvalMetric, Host, create, np, register
+from .metric_base import (
+    CompositeEvalMetric,
+    CustomMetric,
+    EvalMetric,
+    Host,
+    check_label_shapes,
+    create,
+    np,
+    register,
+)
 from .metric_classes import F1, MCC, PCC, Accuracy, Averaged, TopKAccuracy
 
 __all__ = [
+    "check_label_shapes",
     "create",
     "register",
     "EvalMetric",

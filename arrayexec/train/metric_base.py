@@ -42,6 +42,20 @@ def create(metric: Any, *args: Any, **options: Any) -> EvalMetric:
     return made("metric", metric, _registry, *args, **options)
 
 
+def check_label_shapes(labels: Any, preds: Any, wrap: bool = False, shape: bool = False) -> tuple[Any, Any]:
+    """Labels and predictions as they are, or (``wrap``) single arrays as lists of one.
+
+    Raises ShapeError unless they are as many, or (``shape``) of one shape.
+    """
+    sizes = [one.shape if shape else len(one) for one in (labels, preds)]
+    if sizes[0] != sizes[1]:
+        what = "have the shape of predictions" if shape else "be as many as predictions"
+        raise ShapeError(f"check_label_shapes: labels must {what}, but they are {sizes[0]} and {sizes[1]}")
+    if wrap:
+        labels, preds = ([one] if hasattr(one, "shape") else one for one in (labels, preds))
+    return labels, preds
+
+
 class EvalMetric:
     """A mean, ``sum_metric / num_inst``; NaN before the first update.
 

@@ -57,6 +57,8 @@ cases(
     metric_counts=lambda: metric.create("acc").update([zeros(2)], [zeros(2, 3), zeros(2, 3)]),
     metric_samples=updated("acc", zeros(3), zeros(2, 3)),
     metric_class=updated("ce", np.array([0, 3]), np.ones((2, 3))),
+    metric_lengths=lambda: metric.check_label_shapes([zeros(2)], [zeros(2), zeros(2)]),
+    metric_shapes=lambda: metric.check_label_shapes(zeros(2, 1), zeros(2), shape=True),
     metric_number=lambda: metric.create(["acc", "ce"]).get_metric(2),
     metric_no_distance=lambda: metric._UpdateMean().distance(zeros(2)),
 )

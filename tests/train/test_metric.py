@@ -412,3 +412,13 @@ def test_configurations_of_options(one):
     assert type(other) is type(one)
     assert other.get_config() == one.get_config()
     assert other.name == one.name
+
+
+def test_check_label_shapes():
+    label, pred = numpy.zeros(3), numpy.zeros(3)
+    assert metric.check_label_shapes(label, pred)[1] is pred
+    wrapped = metric.check_label_shapes(label, pred, wrap=True)
+    assert [type(one) for one in wrapped] == [list, list] and wrapped[0][0] is label
+    assert metric.check_label_shapes([label], [pred], wrap=True) == ([label], [pred])
+    with pytest.raises(ShapeError, match="must be as many as predictions, but they are 1 and 2"):
+        metric.check_label_shapes([label], [pred, pred])
