@@ -60,6 +60,7 @@ cases(
     odd_method=lambda: two().zork(),
     not_numbers=lambda: nd.array([[1], [2, 3]]),
     not_a_number=lambda: nd.array("text"),
+    sparse_variable=lambda: mx.sym.Variable("w", stype="row_sparse"),
     sparse_zeros=lambda: nd.zeros((2,), stype="row_sparse"),
     sparse_empty=lambda: nd.empty((2,), stype="csr"),
     sparse_matrix=lambda: nd.sparse.csr_matrix((2, 2)),

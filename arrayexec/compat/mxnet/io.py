@@ -40,8 +40,11 @@ def wrapped(arrays: Any) -> Any:
 class NDArrayIter(_Handed, _core.NDArrayIter):
     """Batches of the rows of arrays; inputs given as a dict come in the order of their names."""
 
-    def __init__(self, data: Any, label: Any = None, *args: Any, **keywords: Any) -> None:
+    def __init__(self, data: Any, label: Any = None, *args: Any, layout: str = "NCHW", **keywords: Any) -> None:
         super().__init__(_source(data), _source(label), *args, **keywords)
+        for name in ("provide_data", "provide_label"):
+            described = [DataDesc(one.name, one.shape, one.dtype, layout) for one in getattr(self, name)]
+            setattr(self, name, described)
 
 
 def _source(given: Any) -> Any:

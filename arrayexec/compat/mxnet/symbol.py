@@ -9,6 +9,7 @@ from typing import Any
 from ... import executor as _engine
 from ... import symbol as _core
 from ...context import current_context as _current_context
+from ...errors import ArgumentError as _ArgumentError
 from .array import _METHODS, unwrap
 from .executor import Executor
 
@@ -120,7 +121,17 @@ for _name in (*_METHODS, "transpose", "broadcast_to", "split_v2", "dot"):
         setattr(Symbol, _name, _method(_name))
 Symbol.reshape, Symbol.astype = _reshape, _astype  # type: ignore[attr-defined]
 
-Variable = var = _giving(_core.Variable)
+def Variable(
+    name: str, attr: Any = None, shape: Any = None, lr_mult: float | None = None, wd_mult: float | None = None,
+    dtype: Any = None, init: Any = None, stype: Any = None, **kwargs: str,
+) -> Any:  # fmt: skip
+    """A named input of graphs, with the defaults of its shape and type, its multipliers and its initialiser."""
+    if stype not in (None, "default"):
+        raise _ArgumentError(f"Variable '{name}': arrays are dense (stype 'default'), but {stype!r} was asked for")
+    return own(_core.Variable(name, shape, dtype, init, lr_mult, wd_mult, attr, **kwargs))
+
+
+var = Variable
 Group, load, load_json = _giving(_core.Group), _giving(_core.load), _giving(_core.load_json)
 random, linalg, contrib, op = _Group(_core.random), _Group(_core.linalg), _Group(_core.contrib), _Group(_core)
 _internal, sparse = op, op
