@@ -159,7 +159,7 @@ def test_row_14_p42151_running_variances_are_unbiased_with_the_count_of_all(devi
 
 
 @pytest.mark.mpi
-def test_rows_16_18_20_21_23_on_ranks(tmp_path: Path) -> None:
+def test_rows_16_18_20_21_23_b4_on_ranks(tmp_path: Path) -> None:
     """C#360 C#969 C#1553 C#1050 C#902: statistics over hosts, handshake, mpirun, few messages."""
     run = run_ranks("caffe2_reports.py", 2, timeout=60)
     assert (run.code, run.out, run.err) == (0, "", "")

@@ -103,7 +103,7 @@ def test_bug_4504_one_array_for_a_list_is_a_type_error():
 
 
 def test_data_and_labels_of_different_lengths_are_refused():
-    """Not noticed by MXNet 1.9.1."""
+    """M11: not noticed by MXNet 1.9.1."""
     with pytest.raises(ValueError, match="'data' has 10, 'softmax_label' has 9"):
         io.NDArrayIter(numpy.zeros((10, 2)), numpy.zeros(9), 2)
 
@@ -123,7 +123,7 @@ def test_bug_6495_sentences_that_do_not_fill_a_batch_can_be_kept():
 
 
 def test_prefetching_hands_on_what_a_worker_raised():
-    """MXNet 1.9.1 waits for ever."""
+    """M10: MXNet 1.9.1 waits for ever."""
 
     class Broken(io.DataIter):
         provide_data, provide_label = [], []
@@ -136,7 +136,7 @@ def test_prefetching_hands_on_what_a_worker_raised():
 
 
 def test_every_epoch_of_a_file_reads_every_row_once(tmp_path):
-    """MXNet 1.9.1 leaves out, in the next epoch, the rows that filled up the last batch."""
+    """M12: MXNet 1.9.1 leaves out, in the next epoch, the rows that filled up the last batch."""
     numpy.savetxt(tmp_path / "d.csv", numpy.arange(7), fmt="%g")
     iterator = io.CSVIter(tmp_path / "d.csv", (1,), 3)
     for _ in range(3):

@@ -27,7 +27,7 @@ def layer(key: str, version: int | None, **attributes: str) -> str:
 
 
 @pytest.mark.parametrize(("key", "version"), [("param", None), ("attr", 905), ("attrs", 10000), ("attrs", 10901)])
-def test_bug_10884_10516_attributes_under_every_key(key: str, version: int | None) -> None:
+def test_bug_10884_10516_97_14_attributes_under_every_key(key: str, version: int | None) -> None:
     net = ax.sym.load_json(layer(key, version))
     assert net.infer_shape(data=(2, 5))[1] == [(2, 3)]
     assert net.list_attr() == {"num_hidden": "3"}
@@ -71,7 +71,7 @@ def test_bug_15337_what_files_leave_out_is_inferred() -> None:
         (struct.pack("<QQQI", 0x112, 0, 1, V2), "byte 28 (array 0): 4 bytes must follow for the storage type, but the file ends"),
     ],
 )
-def test_bug_16224_1534_6265_what_is_wrong_is_said(data: bytes, text: str, tmp_path: Path) -> None:
+def test_bug_16224_1534_6265_98_342_67_what_is_wrong_is_said(data: bytes, text: str, tmp_path: Path) -> None:
     path = tmp_path / "a.params"
     path.write_bytes(data)
     with pytest.raises(ax.FileFormatError) as caught:
@@ -166,6 +166,7 @@ def test_bug_4995_2803_target_shape_keeps_its_old_meaning() -> None:
 
 @pytest.mark.parametrize("devices", [1, 2])
 def test_a_module_goes_on_from_files_of_mxnet(devices: int) -> None:
+    """M14: what an old program saved is gone on with, not only read."""
     folder = MXNET / "module"
     symbol, arguments, auxiliary = ax.model.load_checkpoint(str(folder / "net"), 3)
     with np.load(folder / "after.npz") as told:
@@ -182,6 +183,7 @@ def test_a_module_goes_on_from_files_of_mxnet(devices: int) -> None:
 
 
 def test_a_pickle_in_place_of_states_says_how_it_is_read() -> None:
+    """M15: MXNet's states are a pickle, which could run anything."""
     folder = MXNET / "module"
     symbol, arguments, auxiliary = ax.model.load_checkpoint(str(folder / "net"), 3)
     module = ax.mod.Module(symbol)

@@ -71,7 +71,7 @@ def test_bug_4638_2735_4124_a_checkpoint_has_the_state_of_the_optimizer(tmp_path
 
 
 def test_bug_found_here_resumed_adam_goes_on_with_its_bias_correction(tmp_path: Path) -> None:
-    """MXNet 1.9.1 saves no counts: after one step its next one was 3e-3 off."""
+    """M9: MXNet 1.9.1 saves no counts; after one step its next one was 3e-3 off."""
     whole = train(module(), batches(2))
     train(module(), batches(1)).save_optimizer_states(str(tmp_path / "a.states"))
     states = ax.module.kvstore.load_together(None, tmp_path / "a.states")

@@ -265,7 +265,7 @@ def test_bug_3323_9416_growth_is_told_once_a_name(caplog: pytest.LogCaptureFixtu
 
 @pytest.mark.parametrize("order", [(5, 3), (3, 5)])
 def test_bug_smaller_buckets_through_feed_forward(order: tuple[int, ...]) -> None:
-    """On 1.9.1 a bucket that is smaller than the one before could not be reshaped to."""
+    """M1: on 1.9.1 a bucket that is smaller than the one before could not be reshaped to."""
     sentences = [[1 + i % 8] * length for length in order for i in range(8)]
     data = ax.rnn.BucketSentenceIter(sentences, 4, buckets=[3, 5], invalid_label=0)
     model = ax.model.FeedForward(lambda length: language_model(length)[0], num_epoch=2, learning_rate=0.1)
@@ -274,7 +274,7 @@ def test_bug_smaller_buckets_through_feed_forward(order: tuple[int, ...]) -> Non
 
 
 def test_bug_buckets_with_fewer_parameters() -> None:
-    """On 1.9.1 a bucket without one of the layers was an IndexError, or took other layers' arrays."""
+    """M2: on 1.9.1 a bucket without one of the layers was an IndexError, or took other layers' arrays."""
     module = buckets_of(8)
     module.init_optimizer(optimizer_params={"learning_rate": 0.5})
     before = module.get_params()[0]
@@ -370,7 +370,7 @@ def test_bug_6495_predictions_cover_what_the_iterator_gives() -> None:
 
 
 def test_bug_momentum_goes_with_the_name_of_a_parameter() -> None:
-    """On 1.9.1 it went by position among a bucket's own parameters."""
+    """M3: on 1.9.1 it went by position among a bucket's own parameters."""
     module, alone = buckets_of(8), buckets_of(8)
     for one in (module, alone):
         one.init_optimizer(optimizer_params={"learning_rate": 0.5, "momentum": 0.9})
@@ -579,7 +579,7 @@ def test_bug_8638_6753_107_modules_of_users_with_less_options() -> None:
 
 
 def test_bug_names_that_nobody_has_are_refused() -> None:
-    """On 1.9.1 allow_extra=False rejected nothing."""
+    """M4: on 1.9.1 allow_extra=False rejected nothing."""
     module = module_of(mlp())
     args, aux = module.get_params()
     for call in (module.set_params, lambda *a: module.init_params(None, *a, force_init=True)):
@@ -744,7 +744,7 @@ def test_bug_2116_1312_labels_and_outputs_that_do_not_pair_up() -> None:
 
 
 def test_bug_life_begins_with_bind() -> None:
-    """On 1.9.1 calls in a wrong order were assertions without a word."""
+    """M13: on 1.9.1 calls in a wrong order were assertions without a word."""
     module = ax.mod.Module(mlp())
     for call in (lambda: module.forward(batch()), lambda: module.init_params(), lambda: module.init_optimizer()):
         with pytest.raises(NotBoundError, match="the module must be bound first: call bind"):

@@ -187,7 +187,7 @@ def test_bug_5428_6716_6731_states_go_to_the_device_of_the_parameter(at_once: bo
 
 
 def test_bug_of_buckets_that_swap_momentum() -> None:
-    """Found while MXNet was read: its states are kept by the place of a parameter in the bucket at hand."""
+    """M3: in MXNet states are kept by the place of a parameter in the bucket at hand."""
     updater = optimizer.get_updater(optimizer.create("sgd", learning_rate=1.0, momentum=0.5))
     a, b, slope = np.zeros(2), np.zeros(2), np.ones(2)
     updater.update_all(["a_weight", "b_weight"], [slope, -slope], [a, b])
