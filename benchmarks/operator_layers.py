@@ -244,6 +244,15 @@ def _sample(name: str, call: str, **inputs: Sample) -> R:
     return R(f"_sample_{name}", use, dict(shape=(4096,), dtype="float32", **inputs), f"rng.{call}{SINGLE}", same=False)
 
 
+def _density(name: str, numpy: str = "", whole: bool = False, **inputs: Sample) -> list[R]:
+    """A density of 64 distributions at 256 places each, ``x``, in float64, as the operator computes."""
+    sample = Sample((64, 256), 0, 9, True) if whole else Sample((64, 256), 0.1, 2)
+    names = ", ".join(["x", *inputs])
+    arrays = ", ".join(["sample", *(f"{key}[:, None]" for key in inputs)])
+    text = f"(lambda {names}: {numpy})(*(a.astype(float) for a in ({arrays}))).astype(np.float32)" if numpy else ""
+    return [R(f"_random_pdf_{name}", "variational autoencoder", dict(sample=sample, **inputs), text)]
+
+
 SIZE, SINGLE = "(64, 4096)", ".astype(np.float32)"  # numbers are drawn in float64, whatever the type
 
 
@@ -273,5 +282,14 @@ RANDOM = [
     R("_sample_multinomial", "LSTM-200, next words", dict(data=Sample((32, 10000), 0.0, 2e-4), shape=(1,)),
       "(lambda total: (total < rng.random((32, 1)) * total[:, -1:]).sum(1))"
       "(data.cumsum(1, dtype=np.float64))", same=False),
+    *_density("normal", "np.exp(-0.5 * ((x - mu) / sigma) ** 2) / (sigma * np.sqrt(2 * np.pi))",
+              mu=_rows(-1, 1), sigma=_rows(1, 2)),
+    *_density("uniform", "np.full_like(x, 1) / (high - low)", low=_rows(0, 1), high=_rows(2, 3)),
+    *_density("exponential", "lam * np.exp(-lam * x)", lam=_rows(1, 2)),
+    *_density("gamma", alpha=_rows(1, 2), beta=_rows(1, 2)),
+    *_density("poisson", whole=True, lam=_rows(1, 9)),
+    *_density("negative_binomial", whole=True, k=_rows(1, 9), p=_rows(0.25, 0.7)),
+    *_density("generalized_negative_binomial", whole=True, mu=_rows(1, 9), alpha=_rows(0.25, 0.75)),
+    R("_random_pdf_dirichlet", "topic model", dict(sample=Sample((64, 256, 8), 0.1, 0.9), alpha=Sample((64, 8), 1, 2))),
     R("_shuffle", "ResNet-50 batch", dict(data=(256, 3 * 32 * 32)), "rng.permutation(data)", same=False),
 ]  # fmt: skip

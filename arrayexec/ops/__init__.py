@@ -51,6 +51,10 @@ FAMILIES: dict[str, str] = {
     "_sample_exponential sample_exponential _sample_poisson sample_poisson _sample_negative_binomial "
     "sample_negative_binomial _sample_generalized_negative_binomial sample_generalized_negative_binomial "
     "_sample_multinomial sample_multinomial _shuffle shuffle",
+    "density": "_random_pdf_uniform random_pdf_uniform _random_pdf_normal random_pdf_normal _random_pdf_gamma "
+    "random_pdf_gamma _random_pdf_exponential random_pdf_exponential _random_pdf_poisson random_pdf_poisson "
+    "_random_pdf_negative_binomial random_pdf_negative_binomial _random_pdf_generalized_negative_binomial "
+    "random_pdf_generalized_negative_binomial _random_pdf_dirichlet random_pdf_dirichlet",
     "activation": "Activation LeakyReLU",
     "softmax": "softmax softmin log_softmax SoftmaxActivation",
     "loss": "SoftmaxOutput Softmax LinearRegressionOutput LogisticRegressionOutput MAERegressionOutput MakeLoss "

@@ -68,6 +68,8 @@ cases(
     elemwise_factor_too_large=refused(lambda: sym._mul_scalar(A, scalar=1e6, name="n"), types=True, a="float16"),
     elemwise_factor_too_small=refused(lambda: sym._div_scalar(A, scalar=1e-9, name="n"), types=True, a="float16"),
     clip_bounds=lambda: sym.clip(A, a_min=2, a_max=0, name="n"),
+    density_parameters=refused(lambda: sym._random_pdf_normal(A, B, Var("c"), name="n"), a=(4,), b=(4, 3)),
+    dirichlet_parameters=refused(lambda: sym._random_pdf_dirichlet(A, B, name="n"), a=(4,), b=(3, 4)),
     histogram_without_range=lambda: sym._histogram(A, bin_cnt=3, name="n"),
     histogram_edges=refused(lambda: sym._histogram(A, B, name="n"), a=(2, 3), b=(1,)),
     ifft_pairs=refused(lambda: sym._contrib_ifft(A, name="n"), a=(2, 3)),
