@@ -9,6 +9,7 @@ import numpy as np
 
 from ..context import Context, asnumpy
 from ..errors import ArgumentError, NotBoundError
+from ..parallel.loading import Described
 from ..symbol import Symbol
 from ..train.callback import BatchEndParam
 from ..train.initializer import Uniform
@@ -46,6 +47,7 @@ class FeedForward:
         self.optimizer, self.initializer, self.kwargs = optimizer, initializer, kwargs
         self.numpy_batch_size, self.allow_extra_params = numpy_batch_size, allow_extra_params
         self.arg_params, self.aux_params = arg_params, aux_params
+        self._label_names: list[str] = []  # of the last training
         self._predictor: Any = None
 
     # --- training ----------------------------------------------------------------------------------------------
@@ -62,7 +64,8 @@ class FeedForward:
             eval_data = self._iterator(eval_data[0], eval_data[1], training=True)
         if self.num_epoch is None:
             raise ArgumentError("FeedForward.fit: num_epoch must be given to FeedForward")
-        module = self._module(data, data.provide_label, work_load_list, logger)
+        self._label_names = [item[0] for item in data.provide_label or ()]
+        module = self._module(data, self._label_names, self.ctx, work_load_list, logger)
         if self.epoch_size is not None:
             data = ResizeIter(data, self.epoch_size, reset_internal=False)
 
@@ -80,9 +83,11 @@ class FeedForward:
         self._predictor = None
         return self
 
-    def _module(self, data: Any, labels: Any, work_load_list: Any = None, logger: Any = None) -> Module:
-        options: dict[str, Any] = {"context": self.ctx, "logger": logger, "work_load_list": work_load_list}
-        data_names, label_names = [item[0] for item in data.provide_data], [item[0] for item in labels or ()]
+    def _module(
+        self, data: Any, label_names: list[str], context: Any, work_load_list: Any = None, logger: Any = None
+    ) -> Module:
+        options: dict[str, Any] = {"context": context, "logger": logger, "work_load_list": work_load_list}
+        data_names = [item[0] for item in data.provide_data]
         if self.sym_gen is None:
             return Module(self.symbol, data_names, label_names, **options)
         generate = self.sym_gen
@@ -114,16 +119,24 @@ class FeedForward:
     # --- use ---------------------------------------------------------------------------------------------------
 
     def _ready(self, data: Any, labels: Any) -> Module:
-        """A module bound for inference, with the parameters that there are."""
+        """A module bound for inference, with the parameters that there are and no more devices than rows."""
         if self.arg_params is None:
             raise NotBoundError("FeedForward: there are no parameters: call fit, or give arg_params")
-        if self._predictor is None or self._predictor[0] is not self.arg_params:
-            module = self._module(data, labels)
+        key = self.arg_params, bool(labels)
+        if self._predictor is None or self._predictor[0][0] is not key[0] or self._predictor[0][1] != key[1]:
+            names = [item[0] for item in labels or ()]
+            if self.symbol is not None:
+                arguments = [name for name in self.symbol.list_arguments() if name not in {*names, *self.arg_params}]
+                names += [name for name in arguments if name in self._label_names or name.endswith("label")]
+            context = self.ctx
+            if context is not None and not isinstance(context, Context):
+                context = list(context)[: max(1, Described.of(data.provide_data, None).rows)]
+            module = self._module(data, names, context)
             module.bind(data.provide_data, labels or None, for_training=False)
             module.init_params(
                 self.initializer, self.arg_params, self.aux_params, allow_extra=self.allow_extra_params
             )  # fmt: skip
-            self._predictor = self.arg_params, module
+            self._predictor = key, module
         return self._predictor[1]  # type: ignore[no-any-return]
 
     def predict(
@@ -131,7 +144,7 @@ class FeedForward:
     ) -> Any:  # fmt: skip
         """The outputs of all rows: an array, or a list of them; with ``return_data`` also the data and the labels."""
         data = self._iterator(X, None, training=False)
-        module = self._ready(data, data.provide_label)
+        module = self._ready(data, data.provide_label if data is X else None)  # those of an array are made up
         if not return_data:
             return module.predict(data, num_batch, reset=reset)
         outputs, inputs, labels = list[Any](), list[Any](), list[Any]()

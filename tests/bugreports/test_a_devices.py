@@ -138,3 +138,21 @@ def test_bug_6815_constants_of_the_whole_batch() -> None:
     described = Described({"data": (8, 6)}, {"softmax_label": (8,)})
     with pytest.raises(ShapeError, match=r"slice_axis 'part' .*but it is \(2, 6\)"):
         DataParallelExecutorManager(net, devices(4), described)
+
+
+@pytest.mark.parametrize("name", ["out", "target"])
+def test_bug_992_3465_5125_8802_feed_forward_predicts_arrays_of_any_size_and_labels_of_any_name(name: str) -> None:
+    """Fewer rows than devices, too: an array has no labels, so whatever the net calls its own is not asked for."""
+    label = sym.Variable("target") if name == "target" else None
+    net = sym.FullyConnected(sym.Variable("data"), num_hidden=3, name="fc")
+    net = sym.LinearRegressionOutput(net, *([] if label is None else [label]), name="out")
+    label_name = "target" if name == "target" else "out_label"
+    model = ax.model.FeedForward(net, ctx=devices(3), num_epoch=1, learning_rate=0.1)
+    data = ax.io.NDArrayIter(X, X[:, :3], 6, label_name=label_name)  # two rows a device
+    model.fit(data, eval_metric="mse")
+    wanted = X @ model.arg_params["fc_weight"].T + model.arg_params["fc_bias"]
+    for rows in (1, 2, 5, 24):
+        np.testing.assert_allclose(model.predict(X[:rows]), wanted[:rows], 1e-4, 1e-5)
+    assert model.score(data, "mse") == pytest.approx(((wanted - X[:, :3]) ** 2).mean(), rel=1e-4)
+    outputs, inputs, _ = model.predict(X[:5], return_data=True)
+    assert (outputs.shape, inputs.shape) == ((5, 3), (5, 6))
