@@ -173,13 +173,13 @@ class _random_pdf_uniform(_Density):
         for log in (False, True)
     )
 
-    def log(self, xp: Any, x: Array, low: Array, high: Array) -> Array:  # type: ignore[override]
+    def log(self, xp: Any, x: Array, low: Array, high: Array) -> Array:
         return xp.zeros_like(x) - xp.log(self._width(xp, low, high))
 
     def _width(self, xp: Any, low: Array, high: Array) -> Array:
         return xp.where(high > low, high - low, math.nan)
 
-    def slopes(self, xp: Any, x: Array, low: Array, high: Array) -> Sequence[Any]:  # type: ignore[override]
+    def slopes(self, xp: Any, x: Array, low: Array, high: Array) -> Sequence[Any]:
         one = 1 / self._width(xp, low, high)
         return None, one, -one
 
@@ -201,10 +201,10 @@ class _random_pdf_normal(_Density):
     examples = ({"sample": (2, 3), "mu": (2,), "sigma": Sample((2,), 0.5, 2)},
                 {"sample": (2, 2, 3), "mu": (2, 2), "sigma": Sample((2, 2), 0.5, 2), "is_log": True})  # fmt: skip
 
-    def log(self, xp: Any, x: Array, mu: Array, sigma: Array) -> Array:  # type: ignore[override]
+    def log(self, xp: Any, x: Array, mu: Array, sigma: Array) -> Array:
         return -0.5 * xp.square((x - mu) / sigma) - xp.log(sigma) - 0.5 * math.log(2 * math.pi)
 
-    def slopes(self, xp: Any, x: Array, mu: Array, sigma: Array) -> Sequence[Any]:  # type: ignore[override]
+    def slopes(self, xp: Any, x: Array, mu: Array, sigma: Array) -> Sequence[Any]:
         apart = (x - mu) / xp.square(sigma)
         return -apart, apart, apart * (x - mu) / sigma - 1 / sigma
 
@@ -225,10 +225,10 @@ class _random_pdf_gamma(_Density):
     examples = ({**_POSITIVE, "alpha": Sample((2,), 0.5, 3), "beta": Sample((2,), 0.5, 3)},
                 {**_POSITIVE, "alpha": Sample((2,), 0.5, 3), "beta": Sample((2,), 0.5, 3), "is_log": True})  # fmt: skip
 
-    def log(self, xp: Any, x: Array, alpha: Array, beta: Array) -> Array:  # type: ignore[override]
+    def log(self, xp: Any, x: Array, alpha: Array, beta: Array) -> Array:
         return alpha * xp.log(beta) + (alpha - 1) * xp.log(x) - beta * x - _log_gamma(xp, alpha)
 
-    def slopes(self, xp: Any, x: Array, alpha: Array, beta: Array) -> Sequence[Any]:  # type: ignore[override]
+    def slopes(self, xp: Any, x: Array, alpha: Array, beta: Array) -> Sequence[Any]:
         return (alpha - 1) / x - beta, xp.log(beta) + xp.log(x) - _psi(xp, alpha), alpha / beta - x
 
     def forward(self, xp: Any, sample: Array, alpha: Array, beta: Array, out: Array) -> None:
@@ -248,10 +248,10 @@ class _random_pdf_exponential(_One):
     piece = 1 << 12
     examples = ({**_POSITIVE, "lam": Sample((2,), 0.5, 3)}, {**_POSITIVE, "lam": Sample((2,), 0.5, 3), "is_log": True})
 
-    def log(self, xp: Any, x: Array, lam: Array) -> Array:  # type: ignore[override]
+    def log(self, xp: Any, x: Array, lam: Array) -> Array:
         return xp.log(lam) - lam * x
 
-    def slopes(self, xp: Any, x: Array, lam: Array) -> Sequence[Any]:  # type: ignore[override]
+    def slopes(self, xp: Any, x: Array, lam: Array) -> Sequence[Any]:
         return -lam, 1 / lam - x
 
 
@@ -265,10 +265,10 @@ class _random_pdf_poisson(_One):
         {"sample": Sample((2, 3), 0, 5, True), "lam": Sample((2,), 0.5, 3), "is_log": True},
     )
 
-    def log(self, xp: Any, x: Array, lam: Array) -> Array:  # type: ignore[override]
+    def log(self, xp: Any, x: Array, lam: Array) -> Array:
         return x * xp.log(lam) - _log_gamma(xp, x + 1) - lam
 
-    def slopes(self, xp: Any, x: Array, lam: Array) -> Sequence[Any]:  # type: ignore[override]
+    def slopes(self, xp: Any, x: Array, lam: Array) -> Sequence[Any]:
         return None, x / lam - 1
 
 
@@ -285,10 +285,10 @@ class _random_pdf_negative_binomial(_Density):
         {"sample": Sample((2, 3), 0, 5, True), "k": Sample((2,), 1, 5), "p": Sample((2,), 0.2, 0.8), "is_log": True},
     )
 
-    def log(self, xp: Any, x: Array, k: Array, p: Array) -> Array:  # type: ignore[override]
+    def log(self, xp: Any, x: Array, k: Array, p: Array) -> Array:
         return _binomial(xp, x, k, xp.log(p), xp.log(1 - p))
 
-    def slopes(self, xp: Any, x: Array, k: Array, p: Array) -> Sequence[Any]:  # type: ignore[override]
+    def slopes(self, xp: Any, x: Array, k: Array, p: Array) -> Sequence[Any]:
         return None, _psi(xp, x + k) - _psi(xp, k) + xp.log(p), k / p - x / (1 - p)
 
     def forward(self, xp: Any, sample: Array, k: Array, p: Array, out: Array) -> None:
@@ -319,11 +319,11 @@ class _random_pdf_generalized_negative_binomial(_Density):
          "is_log": True},
     )  # fmt: skip
 
-    def log(self, xp: Any, x: Array, mu: Array, alpha: Array) -> Array:  # type: ignore[override]
+    def log(self, xp: Any, x: Array, mu: Array, alpha: Array) -> Array:
         spread = xp.log1p(mu * alpha)
         return _binomial(xp, x, 1 / alpha, -spread, xp.log(mu * alpha) - spread)
 
-    def slopes(self, xp: Any, x: Array, mu: Array, alpha: Array) -> Sequence[Any]:  # type: ignore[override]
+    def slopes(self, xp: Any, x: Array, mu: Array, alpha: Array) -> Sequence[Any]:
         k, whole = 1 / alpha, 1 + mu * alpha
         by_k = _psi(xp, x + k) - _psi(xp, k) - xp.log(whole)
         by_mu = (x - mu) / (mu * whole)
@@ -366,12 +366,12 @@ class _random_pdf_dirichlet(_Density):
         if rest:
             s.sample = (*s.out, s.alpha[-1])
 
-    def log(self, xp: Any, x: Array, alpha: Array) -> Array:  # type: ignore[override]
+    def log(self, xp: Any, x: Array, alpha: Array) -> Array:
         level = _log_gamma(xp, xp.sum(alpha, axis=-1, keepdims=True))
         level = level - xp.sum(_log_gamma(xp, alpha), axis=-1, keepdims=True)
         return xp.sum((alpha - 1) * xp.log(x), axis=-1, keepdims=True) + level
 
-    def slopes(self, xp: Any, x: Array, alpha: Array) -> Sequence[Any]:  # type: ignore[override]
+    def slopes(self, xp: Any, x: Array, alpha: Array) -> Sequence[Any]:
         level = _psi(xp, xp.sum(alpha, axis=-1, keepdims=True)) - _psi(xp, alpha)
         return (alpha - 1) / x, xp.log(x) + level
 
