@@ -64,6 +64,14 @@ class BaseModule:
             if not getattr(self, flag):
                 raise self._lacks(call, flag)
 
+    def __getstate__(self) -> Any:
+        if self.binded:
+            raise ArgumentError(
+                f"{type(self).__name__}: a module that is bound cannot be pickled or copied: send "
+                "module.symbol.tojson() and module.get_params(), or save_checkpoint, and bind another one"
+            )
+        return super().__getstate__()
+
     @staticmethod
     def _lacks(call: str, flag: str) -> NotBoundError:
         return NotBoundError(f"{call}: the module must {_BEFORE[flag]}")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from ..context import context_of
 from ..errors import ArgumentError, BindError, NotBoundError, format_shape
 from ..parallel.executor_group import DataParallelExecutorGroup
 from ..parallel.loading import Described, batch_axis, describe
@@ -157,8 +159,16 @@ class BoundModule(BaseModule):
         self._bound("update").update(self._updater)
 
     def zero_grad(self) -> None:
-        """Set all gradients to zero, after an update with ``grad_req='add'``."""
-        self._bound("zero_grad").zero_grad()
+        """Set all gradients to zero, those of inputs, too, after an update with ``grad_req='add'``."""
+        manager = self._bound("zero_grad")
+        manager.zero_grad()
+        names = self._data_names if self.inputs_need_grad else ()
+        executors = [one for group in manager._groups.values() for one in group.train_execs]
+        for executor, name in itertools.product(executors, names):
+            gradient = executor.grad_dict.get(name)
+            if gradient is not None:
+                with context_of(gradient).enter():
+                    gradient.fill(0)
 
     def _group(self, call: str) -> DataParallelExecutorGroup | None:
         self._require(call, BOUND, READY)

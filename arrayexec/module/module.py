@@ -148,7 +148,7 @@ class Module(BoundModule):
         self._make_manager(shared.comm if shared is not None else self._comm)
         self.binded = True
         if shared_module is not None and shared_module.params_initialized:
-            self.params_initialized = True
+            self._set(({}, {}))  # what this symbol alone has gets its first values
         elif held is not None:
             self._set(held)
             self._params = None

@@ -97,7 +97,7 @@ class DataParallelExecutorManager:
         self.param_names = known_names("param_names", param_names, own, [n for n in self.arg_names if n not in inputs])
         self.aux_names = known_names("aux_names", aux_names, self.symbol.list_auxiliary_states())
         self._inputs = inputs | set(self.arg_names) - set(self.param_names)
-        self.slices = split_input_slice(self.batch_size, self.work_load_list)
+        self.slices = split_input_slice(self.batch_size, self.work_load_list, short=self._short and self.batch_size > 0)
         self._replicas = self._make_replicas()
         self.stores = self._replicas.stores
         self._groups: dict[tuple[Any, Hashable], DataParallelExecutorGroup] = {}
@@ -205,6 +205,7 @@ class DataParallelExecutorManager:
 
     _fixed: frozenset[str] = frozenset()
     _late = False  # whether gradients are changed before they are summed
+    _short = False  # whether fewer rows than devices may be bound
 
     def _make_replicas(self) -> Replicas:
         return Replicas(self.ctx, next(i for i, load in enumerate(self.work_load_list) if load > 0))

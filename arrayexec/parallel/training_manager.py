@@ -32,6 +32,8 @@ class TrainingManager(DataParallelExecutorManager):
     the default bucket that do not say theirs.
     """
 
+    _short = True
+
     def __init__(
         self, symbol: Any, ctx: Sequence[Context], train_data: Any, *, grad_req: str | Mapping[str, str] = "write",
         fixed: Collection[str] = (), input_grads: Collection[str] = (),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -106,6 +107,7 @@ cases(
     states_count=after(ready, lambda m: m.set_states([X])),
     file_of_a_list=lambda: (ax.nd.save("x.params", [X]), ready().load_params("x.params")),
     file_names_twice=lambda: (ax.nd.save("x.params", {"w": X, "arg:w": X}), ready().load_params("x.params")),
+    pickled=after(ready, pickle.dumps),
     bad_rebind=after(ready, lambda m: m.bind([("data", (0, 6))], LABEL, force_rebind=True)),
 )
 

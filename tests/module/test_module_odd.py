@@ -1,0 +1,74 @@
+"""Modules where programs seldom go: fewer rows than devices from the start, sums of gradients of inputs, copies."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+import arrayexec as ax
+from arrayexec.errors import ArgumentError
+from tests.module.test_module import X, Y, assert_same, batch, ready, values
+from tests.parallel.networks import mlp
+
+sym = ax.sym
+CPUS = [ax.cpu(i) for i in range(4)]
+
+
+def test_fewer_rows_than_devices_may_be_bound_and_trained() -> None:
+    found = []
+    for devices in (1, 4):
+        module = ax.mod.Module(mlp(), context=CPUS[:devices])
+        module.bind([("data", (2, 6))], [("softmax_label", (2,))])
+        module.init_params(None, *values(mlp(), data=(2, 6)))
+        module.init_optimizer(optimizer="adam")
+        for rows in (2, 1, 9, 3, 24):
+            module.forward_backward(batch(rows=rows))
+            module.update()
+        found.append(module.get_params())
+    assert_same(found[0], found[1])
+    module = ax.mod.Module(mlp(), context=CPUS)
+    module.fit(ax.io.NDArrayIter(X, Y, 2), num_epoch=1)
+    assert module.optimizer.num_update == 12
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_zero_grad_also_zeroes_gradients_of_inputs_of_all_sizes(devices: int) -> None:
+    net = sym.MakeLoss(sym.broadcast_mul(sym.Variable("data"), sym.Variable("w_weight", shape=(1, 1))))
+    module = ax.mod.Module(net, label_names=None, context=CPUS[:devices])
+    module.bind([("data", (4, 2))], inputs_need_grad=True, grad_req="add")
+    module.init_params(ax.init.One())
+
+    def gradient(rows: int) -> float:
+        module.forward_backward(ax.io.DataBatch([np.ones((rows, 2), np.float32)]))
+        values = np.unique(module.get_input_grads()[0])
+        assert len(values) == 1
+        return float(values[0])
+
+    assert [gradient(4), gradient(4), gradient(3)] == [1, 2, 1]
+    module.zero_grad()
+    assert [gradient(4), gradient(3), gradient(3)] == [1, 1, 2]
+
+
+def test_what_a_sharing_module_has_alone_gets_its_first_value() -> None:
+    first = ready()
+    hidden = sym.FullyConnected(sym.Variable("data"), num_hidden=7, name="own")
+    second = ax.mod.Module(sym.SoftmaxOutput(hidden, name="softmax"))
+    first.init_params(ax.init.Constant(0.25), force_init=True)
+    second.bind([("data", (4, 6))], [("softmax_label", (4,))], shared_module=first)
+    assert (second.get_params()[0]["own_weight"] == 0.25).all()
+    assert first.get_params()[0]["own_bias"].tolist() == [0] * 7
+
+
+def test_a_bound_module_says_what_to_send_instead() -> None:
+    module = ready()
+    for call in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(ArgumentError, match=r"symbol.tojson\(\) and module.get_params\(\), or save_checkpoint"):
+            call(module)
+    again = ax.mod.Module(ax.sym.load_json(module.symbol.tojson()))
+    again.bind([("data", (8, 6))], [("softmax_label", (8,))])
+    again.set_params(*module.get_params())
+    assert np.array_equal(again.predict(X[:8]), module.predict(X[:8]))
+    assert pickle.loads(pickle.dumps(ax.mod.Module(mlp()))).data_names == ["data"]
