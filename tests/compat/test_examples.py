@@ -48,5 +48,5 @@ def test_goes_on_from_a_checkpoint(subprocess_env: dict[str, str], tmp_path: Pat
     first = f"train_mnist.py --num-epochs 1 --num-examples 500 --model-prefix {tmp_path}/digits"
     run(first, subprocess_env)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["digits-0001.params", "digits-symbol.json"]
-    second = f"train_mnist.py --num-epochs 4 --num-examples 500 --model-prefix {tmp_path}/digits --load-epoch 1"
-    assert run(second, subprocess_env)["accuracy"] >= 0.9
+    second = f"train_mnist.py --num-epochs 12 --num-examples 500 --model-prefix {tmp_path}/digits --load-epoch 1"
+    assert run(second, subprocess_env)["accuracy"] >= 0.95  # 0.988
