@@ -79,6 +79,8 @@ class InitDesc(str):
 class Initializer:
     """``initializer(desc, array)`` fills an array in place. A subclass gives its rule, `_init_weight`.
 
+    It may give rules for other names, too: `_init_bias`, `_init_gamma`, `_init_beta`, and `_init_default` for the rest.
+
     Keyword arguments given to this class are what `dumps` writes.
     """
 
@@ -123,17 +125,11 @@ class Initializer:
                 array.fill(0)
                 return
             endings = _PLAIN_ENDINGS
-        if desc.endswith("weight"):
-            self._init_weight(desc, array)
-            return
-        for ending, value in endings.items():
+        for ending, rule in endings.items():
             if desc.endswith(ending):
-                array.fill(value)
+                getattr(self, rule)(desc, array)
                 return
-        raise AttributeValueError(
-            f"{type(self).__name__}: there is no rule for the name {str(desc)!r}: names end in weight, "
-            f"{', '.join(endings)}\n  give the variable its own, Variable({str(desc)!r}, init=...)"
-        )
+        self._init_default(desc, array)
 
     def init_array(self, array: Array, name: str = "") -> None:
         """Fill ``array`` by this initialiser's own rule; the name only picks the random stream."""
@@ -142,9 +138,30 @@ class Initializer:
     def _init_weight(self, desc: str, array: Array) -> None:
         raise AttributeValueError(f"initializer {type(self).__name__}: the class must define _init_weight()")
 
+    def _init_zero(self, desc: str, array: Array) -> None:
+        array[...] = 0
 
-_ENDINGS = {"bias": 0, "gamma": 1, "beta": 0, "min": 0, "max": 1}
-_PLAIN_ENDINGS = _ENDINGS | {"moving_mean": 0, "moving_var": 1, "moving_inv_var": 0, "moving_avg": 0}
+    def _init_one(self, desc: str, array: Array) -> None:
+        array[...] = 1
+
+    _init_bias = _init_beta = _init_zero
+    _init_gamma = _init_one
+
+    def _init_default(self, desc: str, array: Array) -> None:
+        endings = _ENDINGS if isinstance(desc, InitDesc) else _PLAIN_ENDINGS
+        raise AttributeValueError(
+            f"{type(self).__name__}: there is no rule for the name {str(desc)!r}: names end in "
+            f"{', '.join(endings)}\n  give the variable its own, Variable({str(desc)!r}, init=...)"
+        )
+
+
+_ENDINGS = {
+    "weight": "_init_weight", "bias": "_init_bias", "gamma": "_init_gamma", "beta": "_init_beta",
+    "min": "_init_zero", "max": "_init_one",
+}  # fmt: skip
+_PLAIN_ENDINGS = _ENDINGS | {
+    "moving_mean": "_init_zero", "moving_var": "_init_one", "moving_inv_var": "_init_zero", "moving_avg": "_init_zero",
+}  # fmt: skip
 
 
 @_alias("zeros")

@@ -212,3 +212,23 @@ logical_and = _of_two("logical_and", _truth(lambda a, b: a and b))
 logical_or = _of_two("logical_or", _truth(lambda a, b: a or b))
 logical_xor = _of_two("logical_xor", _truth(lambda a, b: bool(a) != bool(b)))
 
+
+def isnan(data: Any) -> Any:
+    """1 where a number is NaN, else 0."""
+    return data != data
+
+
+def isinf(data: Any) -> Any:
+    """1 where a number is infinite, else 0."""
+    return abs(data) == math.inf
+
+
+def isfinite(data: Any) -> Any:
+    """1 where a number is neither infinite nor NaN, else 0."""
+    return abs(data) < math.inf
+
+
+def boolean_mask(data: Any, index: Any, axis: int = 0) -> Any:
+    """The parts of an array along ``axis`` whose ``index`` is not 0, as a copy."""
+    chosen = numpy.flatnonzero(index.asnumpy())
+    return apply("take", data, array(chosen, data.context, "int64"), axis=axis)

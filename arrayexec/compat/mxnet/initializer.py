@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import FunctionType
 from typing import Any
 
 from ...train import initializer as _core
@@ -20,9 +21,14 @@ class Initializer(_core.Initializer):
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
-        own = cls.__dict__.get("_init_weight")
-        if own is not None:
-            cls._init_weight = lambda self, desc, array: own(self, desc, wrap(unwrap(array)))  # type: ignore[method-assign]
+        for name, rule in list(vars(cls).items()):
+            if name.startswith("_init_") and isinstance(rule, FunctionType):
+                setattr(cls, name, _filling(rule))
+
+
+def _filling(rule: Any) -> Any:
+    """A rule of a program's class, called with an NDArray."""
+    return lambda self, desc, array, *others: rule(self, desc, wrap(unwrap(array)), *others)
 
 
 class _Taken:

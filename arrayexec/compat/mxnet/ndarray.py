@@ -23,6 +23,7 @@ from .functions import (
     add,
     arange,
     array,
+    boolean_mask,
     concatenate,
     divide,
     empty,
@@ -34,6 +35,9 @@ from .functions import (
     greater_equal,
     histogram,
     hypot,
+    isfinite,
+    isinf,
+    isnan,
     lesser,
     lesser_equal,
     linspace,
@@ -118,7 +122,20 @@ class _Sparse(_Group):
         return globals()[name] if name in ("zeros", "array", "empty") else super().__getattr__(name)
 
 
-linalg, contrib = _Group("linalg", "_linalg_"), _Group("contrib", "_contrib_")
+class _Contrib(_Group):
+    """``nd.contrib``: operators, and functions that are no operators."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return _contributed[name] if name in _contributed else super().__getattr__(name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *_contributed})
+
+
+_contributed: dict[str, Callable[..., Any]] = {
+    "boolean_mask": boolean_mask, "isfinite": isfinite, "isinf": isinf, "isnan": isnan,
+}  # fmt: skip
+linalg, contrib = _Group("linalg", "_linalg_"), _Contrib("contrib", "_contrib_")
 op, sparse = _Group("op", ""), _Sparse("sparse", "")
 _internal = op
 

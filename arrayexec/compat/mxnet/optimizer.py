@@ -15,7 +15,8 @@ __all__ = ["Optimizer", "Updater", "create", "get_updater", "register"]
 class Optimizer(_core.Optimizer):
     """Base of optimizers: a subclass gives ``create_state(index, weight)`` and ``update(index, weight, grad, state)``.
 
-    A state is None, an NDArray, or a tuple or dict of them.
+    A state is None, an NDArray, or a tuple or dict of them. The states of a rule of the engine are handed to a
+    subclass of it as they are in MXNet: None, the array if there is one, a tuple if there are more.
     """
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
@@ -47,19 +48,46 @@ def _plainly(function: Any, *args: Any) -> Any:
 
 
 def _hand_arrays(cls: type) -> None:
-    """Let what a program's class defines be called with NDArrays."""
+    """Let what a program's class defines be called with NDArrays, and let it call what the engine defines with them."""
     for name in ("create_state", "update"):
         if name in cls.__dict__:
             setattr(cls, name, _with_arrays(cls.__dict__[name]))
+            cls.state_like, cls.step_one = _called_inside(cls)  # type: ignore[attr-defined]
 
 
 def _with_arrays(function: Any) -> Any:
     """A method that is called with NDArrays, and whose arrays go on as plain ones."""
 
     def method(self: Any, index: Any, weight: Any, *others: Any) -> Any:
-        return unwrap(function(self, index, wrap(weight), *(wrap_all(other) for other in others)))
+        return unwrap(function(self, index, wrap(weight), *(wrap_all(_bare(self, other)) for other in others)))
 
     return method
+
+
+def _called_inside(cls: Any) -> tuple[Any, Any]:
+    """What the engine's ``create_state`` and ``update`` call, for those that a program's class calls with NDArrays."""
+
+    def state_like(self: Any, weight: Any) -> Any:
+        return super(cls, self).state_like(unwrap(weight))
+
+    def step_one(self: Any, weight: Any, grad: Any, state: Any, *others: Any) -> None:
+        plain = unwrap(state)
+        if not isinstance(plain, dict):
+            arrays = () if plain is None else plain if isinstance(plain, tuple) else (plain,)
+            plain = dict(zip(self.used_states(), arrays, strict=True))
+        super(cls, self).step_one(unwrap(weight), unwrap(grad), plain, *others)
+
+    return state_like, step_one
+
+
+def _bare(optimizer: Any, state: Any) -> Any:
+    """The states by name of a rule of the engine as MXNet has them; anything else as it is."""
+    if isinstance(state, tuple):
+        return tuple(_bare(optimizer, one) for one in state)
+    if type(state) is not dict or not optimizer.state_names or tuple(state) != optimizer.used_states():
+        return state
+    arrays = tuple(state.values())
+    return arrays if len(arrays) > 1 or isinstance(optimizer, _core.RMSProp) else arrays[0] if arrays else None
 
 
 class Updater(_core.Updater):
