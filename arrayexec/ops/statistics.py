@@ -130,7 +130,7 @@ class AllClose(Op):
         xp.less_equal(gap, room, out=near)
         xp.equal(a, b, out=mask)
         xp.logical_or(near, mask, out=near)
-        if self.equal_nan:
+        if self.equal_nan and not (xp is np and near.all()):
             xp.not_equal(a, a, out=mask)
             xp.copyto(gap, mask)
             xp.not_equal(b, b, out=mask)
