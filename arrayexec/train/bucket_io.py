@@ -226,5 +226,10 @@ def _padded(
 ) -> numpy.ndarray[Any, Any]:
     rows = numpy.full((len(sentences), length), filler, dtype)
     for row, sentence in zip(rows, sentences, strict=True):
-        row[: len(sentence)] = sentence
+        try:
+            row[: len(sentence)] = sentence
+        except (TypeError, ValueError) as error:
+            raise AttributeValueError(
+                f"BucketSentenceIter: a sentence must be the numbers of its words, but one is {str(sentence)[:60]}"
+            ) from error
     return rows

@@ -9,7 +9,7 @@ from typing import Any
 import numpy
 
 from ..context import Array, asnumpy
-from ..errors import AttributeValueError, ShapeError
+from ..errors import AttributeValueError, ContextError, ShapeError
 from .batch import DataDesc
 from .io_rows import RowIter
 from .sampler import Rows, ShardedSampler
@@ -52,7 +52,8 @@ class NDArrayIter(ArrayRows):
 
     data, label: an array, a list of arrays (named ``_0_data``, ``_1_data``, …) or a dict name → array,
     all with the same number of rows. Of a `numpy.memmap` (also ``numpy.load(path, mmap_mode='r')``) only
-    the rows of the batch are read, so it may be larger than memory. last_batch_handle: ``pad`` fills the
+    the rows of the batch are read, so it may be larger than memory; arrays of other packages are read whole.
+    last_batch_handle: ``pad`` fills the
     last batch up with rows from the beginning and tells their count, ``discard`` drops it, ``roll_over``
     lets its rows lead the next epoch. ``shuffle`` draws a new order for every epoch from ``seed`` (None:
     the one seed). ``num_shards`` and ``shard_id``: see `batch`.
@@ -99,7 +100,7 @@ def _named_arrays(who: str, source: Any, default_name: str) -> list[tuple[str, n
         pairs = [(default_name, source)]
     arrays = []
     for name, value in pairs:
-        array = asnumpy(value)
+        array = _on_host(who, name, value)
         if array.dtype.kind not in "biuf" or array.ndim == 0:
             raise ShapeError(
                 f"{who}: {name!r} must be an array of numbers with rows, but it is {array.dtype} {array.shape}"
@@ -108,6 +109,17 @@ def _named_arrays(who: str, source: Any, default_name: str) -> list[tuple[str, n
             array = array.astype(NARROWED[array.dtype])
         arrays.append((name, array))
     return arrays
+
+
+def _on_host(who: str, name: str, value: Any) -> Any:
+    """A host array of an array of any device or package, or of a list of numbers."""
+    try:
+        return asnumpy(value)
+    except ContextError as error:
+        if not hasattr(value, "__array__"):
+            what = type(value).__name__
+            raise AttributeValueError(f"{who}: {name!r} must be an array, but it is a {what}") from error
+        return numpy.asarray(value)
 
 
 def _is_mapped(array: Any) -> bool:

@@ -238,7 +238,8 @@ class Optimizer:
 
     def step_one(self, weight: Array, grad: Array, state: State, scratch: Scratch, factors: Factors) -> None:
         """`step` of one parameter, whatever its layout."""
-        self.step(weight, grad, state, scratch, [factors], [slice(None)], operator.itemgetter(0))
+        whole: Any = [...]  # an array without dims, too
+        self.step(weight, grad, state, scratch, [factors], whole, operator.itemgetter(0))
 
     def step(
         self, weight: Array, grad: Array, state: State, scratch: Scratch,

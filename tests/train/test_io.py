@@ -394,3 +394,16 @@ next(io.PrefetchingIter(Stuck(1)))
 def test_a_class_without_methods_says_so():
     with pytest.raises(AttributeValueError, match="must define next"):
         next(io.DataIter())
+
+
+def test_arrays_of_other_packages_are_read() -> None:
+    class Held:
+        shape = (5, 2)
+
+        def __array__(self, dtype: object = None, copy: object = None) -> numpy.ndarray:
+            return numpy.arange(10.0).reshape(self.shape)
+
+    for data in (Held(), [Held()], {"data": Held()}):
+        batch = next(io.NDArrayIter(data, batch_size=2))
+        assert batch.data[0].dtype == numpy.float32
+        assert batch.data[0].tolist() == [[0, 1], [2, 3]]

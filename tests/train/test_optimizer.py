@@ -325,3 +325,15 @@ def test_own_optimizer():
     assert optimizer.create(rule) is rule
     with pytest.raises(AttributeValueError, match=r"must define rule\(\)"):
         optimizer.Updater(optimizer.Optimizer())(0, numpy.ones(2), numpy.ones(2))
+
+
+@pytest.mark.parametrize("name", ["lars", "lamb", "lbsgd", "sgd", "adam"])
+def test_a_parameter_without_dims_moves_as_one_with_one_number(name: str) -> None:
+    found = []
+    for shape in ((), (1,)):
+        updater = optimizer.get_updater(optimizer.create(name, learning_rate=0.1))
+        weight, slope = numpy.full(shape, 2.0, numpy.float32), numpy.full(shape, 0.5, numpy.float32)
+        updater.update_all(["a_weight"], [slope], [weight])
+        updater("a_weight", slope, weight)
+        found.append(float(weight.reshape(())))
+    assert found[0] == found[1] != 2.0
