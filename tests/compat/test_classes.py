@@ -359,3 +359,15 @@ def test_a_module_of_the_program() -> None:
     predicted = module.predict(odd)
     assert isinstance(predicted, mx.nd.NDArray) and predicted.shape == (30, 2)
     assert ((predicted.asnumpy().argmax(axis=1) == labels).mean()) >= 0.9
+
+
+def test_simple_bind_passes_over_names_that_a_cut_net_has_not() -> None:
+    hidden = mx.sym.FullyConnected(mx.sym.Variable("data"), num_hidden=2, name="fc")
+    executor = hidden.simple_bind(
+        mx.cpu(), grad_req={"fc_weight": "write", "softmax_label": "null"}, type_dict={"data": "float64", "softmax_label": "float32"},
+        data=(4, 3), softmax_label=(4,),
+    )  # fmt: skip
+    assert sorted(executor.arg_dict) == ["data", "fc_bias", "fc_weight"]
+    assert executor.arg_dict["fc_weight"].dtype is np.float64
+    with pytest.raises(ValueError, match="do not say the shape of 'data'"):
+        hidden.simple_bind(mx.cpu(), dat=(4, 3))

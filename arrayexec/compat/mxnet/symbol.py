@@ -35,11 +35,16 @@ class Symbol(_core.Symbol):
         group2ctx: Any = None, shared_arg_names: Any = None, shared_exec: Any = None,
         shared_data_arrays: Any = None, shared_buffer: Any = None, **shapes: Any,
     ) -> Executor:  # fmt: skip
-        """Executor over new arrays (zeros) of the shapes that follow from ``shapes``. Raises BindError, ShapeError."""
+        """Executor over new arrays (zeros) of the shapes that follow from ``shapes``. Raises BindError, ShapeError.
+
+        Names that the symbol has not are passed over, as those of labels of a net that is cut before its loss.
+        """
+        names = {*self.list_inputs()}
+        requests, types = (_among(names, given) for given in (grad_req, type_dict))
         return Executor(
             _engine.simple_bind(
-                self, ctx, grad_req, type_dict, stype_dict, group2ctx, shared_arg_names, _plain(shared_exec),
-                _kept(shared_data_arrays), _kept(shared_buffer), **shapes,
+                self, ctx, requests, types, stype_dict, group2ctx, shared_arg_names, _plain(shared_exec),
+                _kept(shared_data_arrays), _kept(shared_buffer), **_among(names, shapes),
             )
         )  # fmt: skip
 
@@ -51,6 +56,11 @@ class Symbol(_core.Symbol):
 
     def __reduce__(self) -> Any:
         return _restored, (self.tojson(),)
+
+
+def _among(names: set[str], given: Any) -> Any:
+    """The items of a dict whose names are among these; what is no dict as it is."""
+    return {name: item for name, item in given.items() if name in names} if isinstance(given, dict) else given
 
 
 def _plain(executor: Any) -> Any:
