@@ -147,6 +147,15 @@ def _restore(found: Mapping[str, Any], where: str, model: Any, updater: Any, dat
         part.held.check_state(common)
         if part.updater is not None and optimizer is None:
             raise CheckpointError(f"{where}: there is an optimizer, but the file has no state of one")
+    if metric is not None and mine["metric"] is not None:
+        states = [one["metric"] for one in ranks]
+        total = np.sum(states, axis=0) if rank == 0 else np.zeros_like(states[0])
+        try:
+            metric.merge([mine["metric"] if same else total])
+        except ValueError as error:
+            own = type(metric).__name__
+            fact = f"the metric must be the one that was saved, with {states[0].size} sums, but it is a {own}"
+            raise CheckpointError(f"{where}: {fact}") from error
     for part, optimizer in zip(parts, found["optimizers"], strict=True):
         if part.updater is not None:
             _restore_optimizer(part.updater, optimizer)
@@ -158,10 +167,6 @@ def _restore(found: Mapping[str, Any], where: str, model: Any, updater: Any, dat
             one.params_initialized = True
         if inputs:
             one.set_states(inputs)
-    if metric is not None and mine["metric"] is not None:
-        states = [one["metric"] for one in ranks]
-        total = np.sum(states, axis=0) if rank == 0 else np.zeros_like(states[0])
-        metric.merge([mine["metric"] if same else total])
     position = Position(found["epoch"], found["batch"], found["extra"])
     if data is not None:
         _restore_data(data, mine["data"], position, where)
@@ -272,7 +277,7 @@ class Checkpoints:
     def _tidy(self) -> None:
         """Remove old files, and what a job that was killed left half-written."""
         for path in self.paths()[: -self.keep] if self.keep is not None else ():
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError, IsADirectoryError):
                 os.unlink(path)
         for name in os.listdir(self.directory):
             if name.startswith(f".{self.name}-") and name.endswith(".tmp"):

@@ -60,7 +60,7 @@ class IterableIter(DataIter):
         if first is None:
             raise ShapeError(f"{_WHO}: the source must give at least one batch, but it gives none")
         if any(array.ndim == 0 for array in (*first.data, *(first.label or ()))):
-            raise ShapeError(f"{_WHO}: arrays of a batch must have rows; for items that are single rows give batch_size=")
+            raise ShapeError(f"{_WHO}: arrays of a batch must have rows; if items are single rows give batch_size=")
         self._peeked: DataBatch | None = first
         super().__init__(first.rows if batch_size is None else int(batch_size))
         self.provide_data = self._described("data", first.data)

@@ -21,7 +21,7 @@ from ..atomic import replacing
 from ..context import asnumpy
 from ..errors import CheckpointError, FileFormatError
 from ..files import npz
-from ..files.source import Source, what_it_is
+from ..files.source import Source, opened, what_it_is
 
 Path = str | os.PathLike[str]
 
@@ -51,8 +51,11 @@ def load_states(path: Path) -> Any:
     OSError.
     """
     source = os.fspath(path)
-    with open(source, "rb") as file:
-        return _read(file, os.fstat(file.fileno()).st_size, source)
+    try:
+        with opened(source) as held:
+            return _read(held.file, held.size, source)
+    except FileFormatError as error:  # a folder, a pipe, a disk that fails
+        raise CheckpointError(f"load_states: {error}") from error
 
 
 def to_bytes(mapping: Any) -> bytes:

@@ -18,6 +18,7 @@ import numpy as np
 
 import arrayexec as ax
 from arrayexec.module.checkpoint import Checkpoints, load, resume, save
+from arrayexec.train import metric
 from arrayexec.train.state_files import from_bytes, load_states, save_states
 from tests.errors.recorder import PACKAGE, Recorder, checks_of
 from tests.module.resuming import Training
@@ -88,6 +89,7 @@ cases(
     strange_key=lambda: save_states("a.states", {"weight": {b"mean": 0}}),
     pickle=other_file(b"\x80\x04}."),
     empty=other_file(b""),
+    folder=lambda: (Path("a.states").mkdir(), load_states("a.states")),
     web_page=other_file(b"<!DOCTYPE html><html></html>"),
     not_states=lambda: (np.savez("a.npz", x=np.arange(3)), load_states("a.npz")),
     not_json=lambda: (np.savez("a.npz", tree=np.arange(3, dtype=np.uint8)), load_states("a.npz")),
@@ -147,6 +149,12 @@ def without_optimizer() -> None:
 def other_number() -> None:
     save("a", [model()[0]] * 2)
     resume("a", *model())
+
+
+@case
+def other_metric() -> None:
+    save("a", *model(), metric=metric.create("acc"))
+    resume("a", *model(), metric=metric.create(["acc", "mse"]))
 
 
 @case

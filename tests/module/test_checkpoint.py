@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -174,3 +175,26 @@ def test_arrays_that_are_not_in_host_memory(tmp_path: Path, face: str, net: str)
     whole = made()
     whole.go_on(STEPS)
     same(interrupted(tmp_path, 7, made, made), whole.result())
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in folders here")
+def test_pipes_and_folders_with_names_of_checkpoints_are_left_out(tmp_path: Path) -> None:
+    keeper, training = Checkpoints(tmp_path, keep=1), Training("manager", "dropout", "adam")
+    (tmp_path / "checkpoint-00000003.states").mkdir()
+    training.go_on(2)
+    training.save(keeper)
+    os.mkfifo(tmp_path / "checkpoint-00000009.states")
+    with pytest.warns(UserWarning, match="must be a file, but it is a device or a pipe"):
+        Training("manager", "dropout", "adam").resume(keeper)
+
+
+def test_a_metric_that_does_not_fit_changes_nothing(tmp_path: Path) -> None:
+    training = Training("module", "dropout", "adam")
+    training.go_on(2)
+    ax.checkpoint.save(tmp_path / "a", training.model, metric=ax.metric.create("acc"))
+    fresh = Training("module", "dropout", "adam")
+    before = fresh.model.get_params()[0]
+    with pytest.raises(CheckpointError, match="the metric must be the one that was saved"):
+        ax.checkpoint.resume(tmp_path / "a", fresh.model, metric=ax.metric.create(["acc", "mse"]))
+    assert all(np.array_equal(before[name], array) for name, array in fresh.model.get_params()[0].items())
+    assert fresh.model.optimizer.num_update == 0
