@@ -9,7 +9,6 @@ import numpy as np
 
 from ..context import Context, asnumpy
 from ..errors import ArgumentError, NotBoundError
-from ..parallel.loading import Described
 from ..symbol import Symbol
 from ..train.callback import BatchEndParam
 from ..train.initializer import Uniform
@@ -65,7 +64,7 @@ class FeedForward:
         if self.num_epoch is None:
             raise ArgumentError("FeedForward.fit: num_epoch must be given to FeedForward")
         self._label_names = [item[0] for item in data.provide_label or ()]
-        module = self._module(data, self._label_names, self.ctx, work_load_list, logger)
+        module = self._module(data, self._label_names, work_load_list, logger)
         if self.epoch_size is not None:
             data = ResizeIter(data, self.epoch_size, reset_internal=False)
 
@@ -83,10 +82,8 @@ class FeedForward:
         self._predictor = None
         return self
 
-    def _module(
-        self, data: Any, label_names: list[str], context: Any, work_load_list: Any = None, logger: Any = None
-    ) -> Module:
-        options: dict[str, Any] = {"context": context, "logger": logger, "work_load_list": work_load_list}
+    def _module(self, data: Any, label_names: list[str], work_load_list: Any = None, logger: Any = None) -> Module:
+        options: dict[str, Any] = {"context": self.ctx, "logger": logger, "work_load_list": work_load_list}
         data_names = [item[0] for item in data.provide_data]
         if self.sym_gen is None:
             return Module(self.symbol, data_names, label_names, **options)
@@ -119,7 +116,7 @@ class FeedForward:
     # --- use ---------------------------------------------------------------------------------------------------
 
     def _ready(self, data: Any, labels: Any) -> Module:
-        """A module bound for inference, with the parameters that there are and no more devices than rows."""
+        """A module bound for inference, with the parameters that there are."""
         if self.arg_params is None:
             raise NotBoundError("FeedForward: there are no parameters: call fit, or give arg_params")
         key = self.arg_params, bool(labels)
@@ -128,10 +125,7 @@ class FeedForward:
             if self.symbol is not None:
                 arguments = [name for name in self.symbol.list_arguments() if name not in {*names, *self.arg_params}]
                 names += [name for name in arguments if name in self._label_names or name.endswith("label")]
-            context = self.ctx
-            if context is not None and not isinstance(context, Context):
-                context = list(context)[: max(1, Described.of(data.provide_data, None).rows)]
-            module = self._module(data, names, context)
+            module = self._module(data, names)
             module.bind(data.provide_data, labels or None, for_training=False)
             module.init_params(
                 self.initializer, self.arg_params, self.aux_params, allow_extra=self.allow_extra_params

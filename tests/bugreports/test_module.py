@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import arrayexec as ax
-from arrayexec.errors import ArgumentError, BindError, DeviceError, NotBoundError, ShapeError, UnknownNameError
+from arrayexec.errors import ArgumentError, BindError, NotBoundError, ShapeError, UnknownNameError
 from tests.parallel.networks import mlp
 
 sym = ax.sym
@@ -55,8 +55,15 @@ def test_bug_2593_a_batch_with_a_row_for_each_device_is_cut(rows: int, devices: 
     module = module_of(mlp(), rows, [ax.cpu(i) for i in range(devices)])
     module.forward(batch(0, rows), is_train=False)
     assert [len(part) for part in module.get_outputs(merge_multi_context=False)[0]] == sizes
-    with pytest.raises(DeviceError, match="the batch must have at least 4 rows"):
-        module_of(mlp(), 3, [ax.cpu(i) for i in range(4)])
+
+
+def test_bug_2593_fewer_rows_than_devices() -> None:
+    """The first devices get a row each."""
+    module, alone = module_of(mlp(), 3, [ax.cpu(i) for i in range(4)]), module_of(mlp(), 3)
+    for one in (module, alone):
+        one.init_optimizer(optimizer_params={"learning_rate": 0.5})
+    assert_same(step(module, batch(0, 3)), step(alone, batch(0, 3)))
+    assert [len(part) for part in module.get_outputs(merge_multi_context=False)[0]] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(("rows", "devices"), [(20, 8), (19, 10)])
