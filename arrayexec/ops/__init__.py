@@ -112,6 +112,7 @@ FAMILIES: dict[str, str] = {
     "sampler": "BilinearSampler GridGenerator SpatialTransformer",
     "roi": "ROIPooling _npx_roi_pooling",
     "roi_align": "_contrib_ROIAlign ROIAlign",
+    "psroi_deformed": "_contrib_DeformablePSROIPooling",
     "psroi": "_contrib_PSROIPooling PSROIPooling",
     "sparse": "_square_sum cast_storage",
     "proposal": "_contrib_Proposal Proposal _contrib_MultiProposal MultiProposal",

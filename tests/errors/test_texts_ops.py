@@ -39,6 +39,7 @@ case, cases = RECORDER.case, RECORDER.cases
 CPU = ax.cpu()
 Var = sym.Variable
 A, B = Var("a"), Var("b")
+DEFORMED = {"spatial_scale": 1, "output_dim": 2, "group_size": 2, "pooled_size": 2}
 
 
 def bound(symbol: Callable[[], Any], **dims: Any) -> Callable[[], Any]:
@@ -70,6 +71,12 @@ cases(
     clip_bounds=lambda: sym.clip(A, a_min=2, a_max=0, name="n"),
     density_parameters=refused(lambda: sym._random_pdf_normal(A, B, Var("c"), name="n"), a=(4,), b=(4, 3)),
     dirichlet_parameters=refused(lambda: sym._random_pdf_dirichlet(A, B, name="n"), a=(4,), b=(3, 4)),
+    deformed_pooling_channels=refused(
+        lambda: sym._contrib_DeformablePSROIPooling(A, B, **DEFORMED, no_trans=True, name="n"), a=(1, 5, 4, 4)
+    ),
+    deformed_pooling_moves=refused(
+        lambda: sym._contrib_DeformablePSROIPooling(A, B, Var("t"), **DEFORMED, name="n"), a=(1, 8, 4, 4), t=(3, 3, 2, 2)
+    ),
     histogram_without_range=lambda: sym._histogram(A, bin_cnt=3, name="n"),
     histogram_edges=refused(lambda: sym._histogram(A, B, name="n"), a=(2, 3), b=(1,)),
     ifft_pairs=refused(lambda: sym._contrib_ifft(A, name="n"), a=(2, 3)),
