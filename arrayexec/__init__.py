@@ -6,10 +6,9 @@
 from __future__ import annotations
 
 import importlib
-import sys
-from importlib.machinery import ModuleSpec
-from types import ModuleType
 from typing import Any
+
+from .aliases import let_find
 
 __version__ = "0.1.0"
 
@@ -75,29 +74,8 @@ def __dir__() -> list[str]:
     return sorted({*_MODULES, *_HOME, "__version__"})
 
 
-class _Alias:
-    """Loads a public module under its public name: the module that there is, not a second one."""
-
-    def __init__(self, module: ModuleType) -> None:
-        self.module, self.spec = module, module.__spec__
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return self.module
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self.spec  # the import system has put the alias there
+def _place(alias: str) -> str | None:
+    return f".{_MODULES[alias]}" if _MODULES.get(alias, alias) != alias else None
 
 
-class _Aliases:
-    """Finds ``import arrayexec.executor_manager`` and the like, whose modules lie elsewhere in the package."""
-
-    @staticmethod
-    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        package, _, alias = name.rpartition(".")
-        if package != __name__ or _MODULES.get(alias, alias) == alias:
-            return None
-        loader: Any = _Alias(importlib.import_module(f"{__name__}.{_MODULES[alias]}"))
-        return ModuleSpec(name, loader)
-
-
-sys.meta_path.append(_Aliases)
+let_find(__name__, _place)

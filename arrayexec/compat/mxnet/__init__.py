@@ -8,11 +8,9 @@ instead. See ``docs/from-mxnet.md``.
 from __future__ import annotations
 
 import importlib
-import sys
-from importlib.machinery import ModuleSpec
-from types import ModuleType
 from typing import Any
 
+from ...aliases import let_find
 from .refused import REFUSED
 
 __version__ = "1.9.1"
@@ -46,13 +44,13 @@ _DEEPER = {
 _HOME = {name: module for module, names in _OBJECTS.items() for name in names.split()}
 
 
-def _module(place: str) -> ModuleType:
-    return importlib.import_module(place if place.startswith(".") else f".{place}", __name__)
+def _relative(place: str) -> str:
+    return place if place.startswith(".") else f".{place}"
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        found: Any = _module(_MODULES[name])
+        found: Any = importlib.import_module(_relative(_MODULES[name]), __name__)
     elif name in _HOME:
         found = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
     elif name in REFUSED:
@@ -69,32 +67,11 @@ def __dir__() -> list[str]:
     return sorted({*_MODULES, *_HOME, "__version__"})
 
 
-class _Alias:
-    """Loads a module under another name: the one that there is, not a second one."""
-
-    def __init__(self, module: ModuleType) -> None:
-        self.module, self.spec = module, module.__spec__
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return self.module
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self.spec  # the import system has put the alias there
+def _place(alias: str) -> str | None:
+    if alias in REFUSED:
+        raise ImportError(f"mx.{alias} is not here: {REFUSED[alias]}", name=f"{__name__}.{alias}")
+    place = _DEEPER.get(alias, _MODULES.get(alias, alias))
+    return _relative(place) if place != alias else None
 
 
-class _Aliases:
-    """Finds ``from arrayexec.compat.mxnet.callback import …`` and the like, whose modules lie elsewhere."""
-
-    @staticmethod
-    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        alias = name.removeprefix(f"{__name__}.")
-        if alias != name and alias in REFUSED:
-            raise ImportError(f"mx.{alias} is not here: {REFUSED[alias]}", name=name)
-        place = _DEEPER.get(alias, _MODULES.get(alias, alias))
-        if alias == name or place == alias:
-            return None
-        loader: Any = _Alias(_module(place))
-        return ModuleSpec(name, loader)
-
-
-sys.meta_path.append(_Aliases)
+let_find(__name__, _place)
