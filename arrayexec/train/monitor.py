@@ -86,7 +86,7 @@ class Monitor:
     def toc_print(self) -> None:
         """`toc`, written to the log."""
         for step, name, text in self.toc():
-            _LOG.info("Batch: %7d %30s %s", step, name, text)
+            _LOG.info("Batch: %7d %-30s %s", step, name, text)
 
     def _see(self, number: int, name: str, array: Array) -> None:
         if self.activated:

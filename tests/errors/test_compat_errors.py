@@ -37,6 +37,10 @@ cases(
     no_np=lambda: mx.np,
     import_of_gluon=lambda: importlib.import_module("arrayexec.compat.mxnet.gluon"),
     misspelt=lambda: mx.modul,
+    misspelt_metric=lambda: mx.metric.Accurcy,
+    no_boxes=lambda: mx.io.ImageDetRecordIter,
+    no_loops=lambda: nd.contrib.foreach,
+    no_branches=lambda: mx.sym.contrib.cond,
     operand=lambda: two() + ["a list"],  # noqa: RUF005
     operand_text=lambda: 2 ** (two() * "x"),
     types_mixed=lambda: two() + nd.ones((2, 3), dtype="int32"),

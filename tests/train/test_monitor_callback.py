@@ -109,7 +109,7 @@ def test_printed_to_the_log(caplog):
     executor.run()
     with caplog.at_level(logging.INFO):
         monitor.toc_print()
-    assert re.search(r"Batch: +1 +fc_output 1\.0", caplog.text)
+    assert re.search(r"Batch: +1 +fc_output +1\.0", caplog.text)
 
 
 def test_root_mean_square_and_interval():

@@ -208,7 +208,7 @@ def test_both_directions(merged: bool, layout: str) -> None:
     outputs, states = cell.unroll(T, sym.Variable("data"), layout=layout, merge_outputs=merged)
     axis = layout.index("T")
     heads = [outputs] if merged else outputs
-    names = ["bi_out"] if merged else [f"bi_t{t}_out" for t in range(T)]
+    names = ["bi_out"] if merged else [f"bi_t{t}" for t in range(T)]
     assert [head.name for head in heads] == names
     symbol = sym.Group([*heads, *states])
     shape = (N, T, INPUTS) if layout == "NTC" else (T, N, INPUTS)

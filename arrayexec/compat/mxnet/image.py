@@ -9,6 +9,7 @@ from typing import Any
 from ...train import image as _core
 from . import io as _io
 from .array import unwrap, wrap_all
+from .refused import found_in
 
 
 def _on_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -35,7 +36,7 @@ _classes: dict[type, type] = {}
 def __getattr__(name: str) -> Any:
     if name in ("ImageIter", "ImageRecordIter"):
         return getattr(_io, name)
-    found = getattr(_core, name)
+    found = found_in(_core, "image", name, __dir__())
     if isinstance(found, type):
         if not issubclass(found, _core.Augmenter):
             return found

@@ -8,6 +8,7 @@ from typing import Any
 from ...train import initializer as _core
 from ...train.initializer import InitDesc
 from .array import unwrap, wrap
+from .refused import found_in
 
 __all__ = ["InitDesc", "Initializer", "create", "register"]
 
@@ -52,7 +53,7 @@ _classes: dict[type, type] = {_core.Initializer: Initializer}
 
 
 def __getattr__(name: str) -> Any:
-    found = getattr(_core, name)
+    found = found_in(_core, "init", name, __dir__())
     if not isinstance(found, type) or not issubclass(found, _core.Initializer):
         return found
     if found not in _classes:

@@ -8,6 +8,7 @@ from typing import Any
 from ...train import io as _core
 from ...train.batch import DataBatch, DataDesc, DataIter
 from .array import unwrap, wrap
+from .refused import found_in
 
 __path__: list[str] = []  # programs import from modules inside this one
 __all__ = ["DataBatch", "DataDesc", "DataIter", "NDArrayIter"]
@@ -53,7 +54,7 @@ def _source(given: Any) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    found = getattr(_core, name)
+    found = found_in(_core, "io", name, __dir__())
     if isinstance(found, type) and issubclass(found, DataIter):
         found = type(name, (_Handed, found), {"__doc__": found.__doc__})
         globals()[name] = found

@@ -9,6 +9,7 @@ from ...errors import ShapeError
 from ...train import metric as _core
 from ...train import metric_base as _base
 from .array import unwrap, wrap
+from .refused import found_in
 
 __all__ = [
     "CompositeEvalMetric", "CustomMetric", "EvalMetric", "alias", "check_label_shapes", "create", "np", "register",
@@ -109,7 +110,7 @@ def _class(core: type) -> type:
 
 
 def __getattr__(name: str) -> Any:
-    found = getattr(_core, name)
+    found = found_in(_core, "metric", name, __dir__())
     return _class(found) if isinstance(found, type) and issubclass(found, _base.EvalMetric) else found
 
 

@@ -106,6 +106,22 @@ class _Handed(BaseModule):
         """The symbol (of the default bucket)."""
         return own(super().symbol)
 
+    @property
+    def _data_shapes(self) -> Any:
+        """`data_shapes`, or None before `bind`."""
+        return self.data_shapes if self.binded else None
+
+    @property
+    def _label_shapes(self) -> Any:
+        """`label_shapes`, or None before `bind`."""
+        return self.label_shapes if self.binded else None
+
+    @property
+    def _param_names(self) -> list[str]:
+        """Names of the arguments that are no inputs."""
+        inputs = {*self._data_names, *self._label_names, *self._state_names}
+        return [name for name in self._symbol.list_arguments() if name not in inputs]
+
 
 class _Group:
     """A group of executors whose arrays are NDArrays: ``param_arrays``, ``grad_arrays``, … and ``execs``."""
@@ -128,6 +144,11 @@ class Module(_Handed, _core.Module):
 
 class BucketingModule(_Handed, _core.BucketingModule):
     """One symbol a bucket, all on the same parameters, by name."""
+
+    @property
+    def _curr_module(self) -> Any:
+        """This module: it stands for those of its buckets."""
+        return self
 
 
 class SequentialModule(BaseModule, _core.SequentialModule):

@@ -63,6 +63,7 @@ from .functions import (
     waitall,
     zeros,
 )  # fmt: skip
+from .refused import REFUSED as _REFUSED
 
 __path__: list[str] = []  # programs import from modules inside this one
 __all__ = [
@@ -100,6 +101,8 @@ class _Group:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         found = None if name[:2] == "__" else _function(self._prefix + name)
+        if found is None and f"{self._title}.{name}" in _REFUSED:
+            raise _UnknownOperatorError(f"nd.{self._title}.{name} is not here: {_REFUSED[f'{self._title}.{name}']}")
         if found is None:
             fact = f"there is no operator '{name}' in nd.{self._title}"
             raise _UnknownOperatorError(f"{fact}{_near_miss(name, dir(self))}")
@@ -119,7 +122,13 @@ class _Sparse(_Group):
                 raise _ArgumentError(f"nd.sparse.{name}: arrays are dense here; nd.array(values) makes one")
 
             return refused
-        return globals()[name] if name in ("zeros", "array", "empty") else super().__getattr__(name)
+        if name in ("zeros", "empty"):
+
+            def made(stype: str, shape: Any, ctx: Any = None, dtype: Any = None) -> Any:
+                return zeros(shape, ctx, dtype, stype)
+
+            return made
+        return array if name == "array" else super().__getattr__(name)
 
 
 class _Contrib(_Group):

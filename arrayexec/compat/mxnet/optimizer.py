@@ -7,6 +7,7 @@ from typing import Any
 
 from ...train import optimizer as _core
 from .array import unwrap, wrap, wrap_all
+from .refused import found_in
 
 __path__: list[str] = []  # programs import from modules inside this one
 __all__ = ["Optimizer", "Updater", "create", "get_updater", "register"]
@@ -123,7 +124,7 @@ _classes: dict[type, type] = {_core.Optimizer: Optimizer, _core.Updater: Updater
 
 
 def __getattr__(name: str) -> Any:
-    found = getattr(_core, name)
+    found = found_in(_core, "optimizer", name, __dir__())
     if not (isinstance(found, type) and issubclass(found, _core.Optimizer)):
         return found
     if found not in _classes:

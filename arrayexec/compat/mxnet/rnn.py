@@ -11,6 +11,7 @@ from ...train import rnn as _core
 from . import model
 from .array import unwrap, wrap_all
 from .io import BucketSentenceIter
+from .refused import found_in
 from .symbol import own
 
 __path__: list[str] = []  # programs import from modules inside this one
@@ -125,7 +126,7 @@ def do_rnn_checkpoint(cells: Any, prefix: str, period: int = 1) -> Callable[...,
 
 
 def __getattr__(name: str) -> Any:
-    found = getattr(_core, name)
+    found = found_in(_core, "rnn", name, __dir__())
     is_cell = isinstance(found, type) and issubclass(found, _core.BaseRNNCell)
     return _class(found) if is_cell else found
 

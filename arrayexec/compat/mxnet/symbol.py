@@ -10,8 +10,10 @@ from ... import executor as _engine
 from ... import symbol as _core
 from ...context import current_context as _current_context
 from ...errors import ArgumentError as _ArgumentError
+from ...errors import UnknownOperatorError as _UnknownOperatorError
 from .array import _METHODS, unwrap
 from .executor import Executor
+from .refused import REFUSED as _REFUSED
 
 __path__: list[str] = []  # programs import from modules inside this one
 __all__ = ["Group", "Symbol", "Variable", "contrib", "linalg", "load", "load_json", "op", "random", "var"]
@@ -100,6 +102,8 @@ class _Group:
         self._functions = functions
 
     def __getattr__(self, name: str) -> Any:
+        if f"contrib.{name}" in _REFUSED:
+            raise _UnknownOperatorError(f"sym.contrib.{name} is not here: {_REFUSED[f'contrib.{name}']}")
         return _giving(getattr(self._functions, name))
 
     def __dir__(self) -> list[str]:

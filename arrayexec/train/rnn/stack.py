@@ -129,7 +129,7 @@ class BidirectionalCell(_Compound):
             outputs = sym.Concat(left, merge(right, layout), dim=2, name=f"{self._output_prefix}out")
             return outputs, states
         pairs = enumerate(zip(as_steps(self, length, left, layout), right, strict=True))
-        return [sym.Concat(*pair, dim=1, name=f"{self._output_prefix}t{i}_out") for i, pair in pairs], states
+        return [sym.Concat(*pair, dim=1, name=f"{self._output_prefix}t{i}") for i, pair in pairs], states
 
 
 class DropoutCell(BaseRNNCell):
