@@ -109,7 +109,8 @@ class EarlyStopping:
     def __call__(self, param: BatchEndParam) -> None:
         """Look at an evaluation; raises `StopTraining` when it is time, UnknownNameError without such a metric."""
         value = self._value(param.eval_metric)
-        if self.best_epoch < 0 or math.isnan(self.best) or self._sign * (value - self.best) > self.min_delta:
+        better = self._sign * (value - self.best) > self.min_delta
+        if self.best_epoch < 0 or better or (math.isnan(self.best) and not math.isnan(value)):
             self.best, self.best_epoch = value, param.epoch
         elif param.epoch - self.best_epoch >= self.patience:
             raise StopTraining(

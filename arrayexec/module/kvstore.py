@@ -16,7 +16,7 @@ from ..comm import Communicator, default_timeout, init
 from ..comm.local import LocalCommunicator
 from ..comm.nccl import DeviceGroup, join
 from ..context import Context, asnumpy, context_of, copyto, cpu
-from ..errors import ArgumentError, NotBoundError, ShapeError, UnknownNameError, near_miss
+from ..errors import ArgumentError, ContextError, NotBoundError, ShapeError, UnknownNameError, near_miss
 from ..executor import note_write
 from ..parallel.gradient_sync import describe_updater
 from ..train.optimizer import Optimizer, Updater, get_updater
@@ -136,6 +136,7 @@ class KVStore:
         """
         for one, array in _pairs("init", key, value):
             first = array[0] if isinstance(array, (list, tuple)) else array
+            _check_array("init", one, first)
             if one in self._entries:
                 raise ArgumentError(f"kvstore: key {one!r} must be new, but it was given to init before")
             other = next(iter(self._entries), one)
@@ -423,8 +424,16 @@ def _pairs(call: str, key: Any, value: Any) -> list[tuple[Key, Any]]:
     return list(zip(keys, values, strict=True))
 
 
+def _check_array(call: str, key: Key, array: Any) -> None:
+    try:
+        context_of(array)
+    except ContextError as error:
+        what = f"an array, or a list of one a device, but it is a {type(array).__name__}"
+        raise ArgumentError(f"kvstore: {call}: the value for key {key!r} must be {what}") from error
+
+
 def _check_shape(call: str, key: Key, array: Any, stored: Array) -> None:
-    context_of(array)
+    _check_array(call, key, array)
     if tuple(array.shape) != tuple(stored.shape):
         shapes = f"{tuple(stored.shape)}, but it has {tuple(array.shape)}"
         raise ShapeError(f"kvstore: {call}: the array for key {key!r} must have the shape {shapes}")

@@ -7,6 +7,7 @@ import sys
 import time
 from typing import Any, NamedTuple, TextIO
 
+from ..errors import AttributeValueError
 from .metric_base import EvalMetric
 
 _LOG = logging.getLogger(__name__)
@@ -21,6 +22,11 @@ class BatchEndParam(NamedTuple):
     locals: dict[str, Any] | None = None
 
 
+def _counts(who: str, option: str, value: int) -> None:
+    if value < 1:
+        raise AttributeValueError(f"{who}: {option} must be at least 1, but it is {value}")
+
+
 class Speedometer:
     """Logs samples per second and metrics every ``frequent`` batches.
 
@@ -29,6 +35,7 @@ class Speedometer:
     """
 
     def __init__(self, batch_size: int, frequent: int = 50, auto_reset: bool = True) -> None:
+        _counts("Speedometer", "frequent", frequent)
         self.batch_size = batch_size
         self.frequent = frequent
         self.auto_reset = auto_reset
@@ -67,6 +74,7 @@ class ProgressBar:
     """How much of ``total`` batches is done: a bar on a terminal, elsewhere a line for every tenth."""
 
     def __init__(self, total: int, length: int = 80, file: TextIO | None = None) -> None:
+        _counts("ProgressBar", "total", total)
         self.total = total
         self.length = length
         self._file = file

@@ -171,7 +171,7 @@ class EvalMetric:
         return f"{type(self).__name__}: {dict(self.get_name_value())}"
 
     def _pairs(self, labels: Sequence[Array], preds: Sequence[Array]) -> Iterator[tuple[Host, Host]]:
-        """Host arrays of every label and its prediction; raises ShapeError unless they are as many."""
+        """Host arrays of every label and its prediction that hold any; raises ShapeError unless they are as many."""
         labels, preds = ([arrays] if hasattr(arrays, "shape") else list(arrays) for arrays in (labels, preds))
         if len(labels) != len(preds):
             names = ""
@@ -183,8 +183,9 @@ class EvalMetric:
                 f"metric {self.name!r}: there must be as many label arrays as predictions, but there are "
                 f"{len(labels)} and {len(preds)}{names}"
             )
-        for label, pred in zip(labels, preds, strict=True):
-            yield _plain(label), _plain(pred)
+        for label, pred in zip(map(_plain, labels), map(_plain, preds), strict=True):
+            if label.size or pred.size:
+                yield label, pred
 
     def _must_agree(self, label: Host, pred: Host, agree: bool) -> None:
         if not agree:
@@ -322,8 +323,12 @@ class CustomMetric(EvalMetric):
             preds = preds[: len(labels)]
         for label, pred in self._pairs(labels, preds):
             value = self._feval(label, pred)
-            total, count = value if isinstance(value, tuple) else (value, 1)
-            self.sum_metric += float(total)
+            try:
+                total, count = map(float, value if isinstance(value, tuple) else (value, 1))
+            except (TypeError, ValueError) as error:
+                wanted = "its function must give a number, or a sum and a count"
+                raise AttributeValueError(f"metric {self.name!r}: {wanted}, but it gives {value!r:.60}") from error
+            self.sum_metric += total
             self.num_inst += int(count)
 
 

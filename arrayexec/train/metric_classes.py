@@ -130,7 +130,8 @@ class _Binary(Averaged):
             truth = self._classes(label, 2) == 1
             positive = pred.reshape(-1, 2).argmax(1) == 1
             counts += [(a & b).sum() for a in (positive, ~positive) for b in (truth, ~truth)]
-        self.add(counts)
+        if counts.any():
+            self.add(counts)
 
 
 @register()

@@ -224,6 +224,7 @@ cases(
     no_kind=lambda: ax.kv.create(3),  # type: ignore[arg-type]
     servers=lambda: ax.kv.create("dist_async"),
     twice=lambda: store().init("w", ones(2)),
+    no_array=lambda: store().init("v", [1.0, 2.0]),
     mixed_keys=lambda: store().init(3, ones(2)),
     odd_key=lambda: store().init(1.5, ones(2)),  # type: ignore[arg-type]
     counts_differ=lambda: store().push(["w", "w"], [ones(2, 3)]),

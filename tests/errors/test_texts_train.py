@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from arrayexec import files, sym
-from arrayexec.train import initializer, lr_scheduler, metric, rnn
+from arrayexec.train import callback, initializer, lr_scheduler, metric, rnn
 from arrayexec.train.monitor import Monitor
 from tests.errors.recorder import PACKAGE, Recorder, checks_of
 
@@ -48,6 +48,8 @@ cases(
     metric_name=lambda: metric.create("acurracy"),
     metric_option=lambda: metric.create("acc", axs=0),
     metric_option_of_function=lambda: metric.create(lambda label, pred: 0, nmae="zero"),
+    metric_function=lambda: metric.np(lambda label, pred: None).update([zeros(2)], [zeros(2)]),
+    callback_count=lambda: callback.Speedometer(8, 0),
     metric_axis=updated("perplexity", zeros(2), zeros(2, 3), axis=2),
     metric_no_update=lambda: metric.EvalMetric().update([], []),
     metric_output=lambda: metric.create("acc", output_names=["softmax"]).update_dict(

@@ -56,7 +56,7 @@ def test_bug_4638_2735_4124_checkpoints_of_modules_hold_optimizer_states(tmp_pat
 @pytest.mark.parametrize("made", [
     lambda: ax.callback.do_checkpoint("net", 0), lambda: ax.callback.module_checkpoint(None, "net", 0),
     lambda: ax.callback.log_train_metric(0), lambda: ax.callback.EarlyStopping(patience=0),
-    lambda: ax.callback.EarlyStopping(mode="most"),
+    lambda: ax.callback.EarlyStopping(mode="most"), lambda: ax.callback.Speedometer(8, 0), lambda: ax.callback.ProgressBar(0),
 ])  # fmt: skip
 def test_options(made):
     with pytest.raises(AttributeValueError, match="must be"):
@@ -106,6 +106,18 @@ def test_early_stopping_by_a_metric():
     low(ax.callback.BatchEndParam(0, 1, metric_of([0.5])))
     low(ax.callback.BatchEndParam(1, 1, metric_of([0.4])))
     assert low.best == 0.4
+
+
+def test_a_metric_that_is_never_a_number_ends_training_too():
+    stop, nan = ax.callback.EarlyStopping(patience=2), float("nan")
+    for epoch in range(2):
+        stop(ax.callback.BatchEndParam(epoch, 1, metric_of([nan])))
+    with pytest.raises(ax.callback.StopTraining, match="not got better than nan since epoch 0"):
+        stop(ax.callback.BatchEndParam(2, 1, metric_of([nan])))
+    stop = ax.callback.EarlyStopping(patience=2)
+    for epoch, value in enumerate([nan, 0.5, nan]):
+        stop(ax.callback.BatchEndParam(epoch, 1, metric_of([value])))
+    assert (stop.best, stop.best_epoch) == (0.5, 1)
 
 
 def test_early_stopping_needs_one_metric():

@@ -422,3 +422,22 @@ def test_check_label_shapes():
     assert metric.check_label_shapes([label], [pred], wrap=True) == ([label], [pred])
     with pytest.raises(ShapeError, match="must be as many as predictions, but they are 1 and 2"):
         metric.check_label_shapes([label], [pred, pred])
+
+
+@pytest.mark.parametrize("name", ["acc", "top_k_acc", "f1", "mcc", "pcc", "perplexity", "mae", "rmse", "ce", "pearsonr"])
+def test_batches_without_rows_count_nowhere(name):
+    options = {"top_k_acc": {"top_k": 2}, "perplexity": {"ignore_label": None}}.get(name, {})
+    one, other = (metric.create(name, **options) for _ in range(2))
+    plain = name in ("mae", "rmse", "pearsonr")
+    label = numpy.array([0.0, 1.0, 1.0])
+    pred = numpy.array([0.2, 0.9, 0.4]) if plain else numpy.array([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]])
+    one.update([label], [pred])
+    for part in (slice(0, 0), slice(None), slice(3, 3)):
+        other.update([label[part]], [pred[part]])
+    assert one.get() == other.get()
+
+
+def test_what_a_function_gives_must_be_numbers():
+    for value in (None, "much", (1, 2, 3), numpy.zeros(2)):
+        with pytest.raises(AttributeValueError, match=r"metric 'own': its function must give a number, or a sum and a count"):
+            metric.np(lambda label, pred, value=value: value, name="own").update([numpy.zeros(2)], [numpy.zeros(2)])
