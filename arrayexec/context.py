@@ -491,3 +491,13 @@ def copyto(dst: Array, src: Any) -> None:
         target.copy(dst, src)
     else:
         target.from_host(source.to_host(src), dst)
+
+
+def add_to(total: Array, part: Array) -> None:
+    """``total += part``, an array of the same shape on any device; runs on that of ``total``."""
+    context, near = context_of(total), part
+    if not context.owns(part):
+        near = context.empty(tuple(part.shape), part.dtype, "gradient")
+        copyto(near, part)
+    with context.enter():
+        context.xp.add(total, near, out=total)

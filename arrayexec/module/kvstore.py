@@ -15,7 +15,7 @@ import numpy
 from ..comm import Communicator, default_timeout, init
 from ..comm.local import LocalCommunicator
 from ..comm.nccl import DeviceGroup, join
-from ..context import Context, asnumpy, context_of, copyto, cpu
+from ..context import Context, add_to, asnumpy, context_of, copyto, cpu
 from ..errors import ArgumentError, ContextError, NotBoundError, ShapeError, UnknownNameError, near_miss
 from ..executor import note_write
 from ..parallel.gradient_sync import describe_updater
@@ -339,15 +339,9 @@ class KVStore:
             group.allreduce(parts)
             copyto(total, parts[0])
             return
-        context = context_of(total)
         copyto(total, arrays[0])
         for array in arrays[1:]:
-            part = array
-            if not context.device.owns(array):
-                part = context.empty(tuple(array.shape), array.dtype, "gradient")
-                copyto(part, array)
-            with context.enter():
-                context.xp.add(total, part, out=total)
+            add_to(total, array)
 
     def _group(self, arrays: Sequence[Array]) -> DeviceGroup | None:
         """The devices of arrays in NCCL, where it is to sum them."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..comm import GradientBuckets
-from ..context import asnumpy, copyto
+from ..context import add_to, asnumpy, copyto
 from ..errors import AlreadyParallelizedError, ArgumentError, NotBoundError, ParallelizeError, near_miss
 from ..executor import Meeting, bind
 from ..symbol import Group
@@ -339,14 +339,8 @@ class ParallelModel(ModelState):
 
     def _add_up(self, parts: Sequence[Array]) -> None:
         """Add the arrays of the other devices to the master's, in the devices' order."""
-        total, context = parts[0], self.master.context
-        for given in parts[1:]:
-            part = given
-            if not context.device.owns(part):
-                part = context.empty(tuple(total.shape), total.dtype, "gradient")
-                copyto(part, given)
-            with context.enter():
-                context.xp.add(total, part, out=total)
+        for part in parts[1:]:
+            add_to(parts[0], part)
 
     def _reduce(self) -> None:
         """Let the gradients be sums over devices and ranks, on every device that updates."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..comm import Communicator
-from ..context import Context, asnumpy, context_of, copyto
+from ..context import Context, add_to, asnumpy, context_of, copyto
 from ..errors import UnknownNameError, near_miss
 from ..executor import note_write
 from ..train.optimizer import Updater
@@ -99,17 +99,9 @@ class Replicas:
         """Add the gradients of ``devices`` to those of the leading one, in their order."""
         others = [self.stores[i].gradients for i in devices if self.stores[i] is not self.lead]
         for name in names if others else ():
-            total = self.lead.gradients[name]
-            context = context_of(total)
             for gradients in others:
-                part = gradients.get(name)
-                if part is None:
-                    continue
-                if not context.device.owns(part):
-                    part = context.empty(tuple(total.shape), total.dtype, "gradient")
-                    copyto(part, gradients[name])
-                with context.device.enter():
-                    context.xp.add(total, part, out=total)
+                if name in gradients:
+                    add_to(self.lead.gradients[name], gradients[name])
 
     def apply(self, updater: Any, names: Sequence[str]) -> None:
         """Update parameters of the leading device by its gradients, at once if the updater can; give them to all."""

@@ -12,6 +12,7 @@ from arrayexec import context as ctx_module
 from arrayexec.context import (
     ROLES,
     Context,
+    add_to,
     asnumpy,
     context_of,
     copyto,
@@ -167,6 +168,12 @@ def test_copyto_casts_and_checks() -> None:
     one = np.zeros(())
     copyto(one, 3)
     assert one == 3
+
+
+def test_add_to_adds_in_place() -> None:
+    total, part = np.array([1, 2], np.float32), np.array([0.5, 1], np.float32)
+    add_to(total, part)
+    assert total.tolist() == [1.5, 3] and part.tolist() == [0.5, 1]
 
 
 def test_copyto_refuses() -> None:
