@@ -56,7 +56,7 @@ class _Density(Op):
     length: ClassVar[int] = 0  # of the sample's last axes that are one value
 
     def log(self, xp: Any, x: Array, *parameters: Array) -> Array:
-        """The logarithm of the density."""
+        """The logarithm of the density; ``x`` may be overwritten."""
 
     def slopes(self, xp: Any, x: Array, *parameters: Array) -> Sequence[Any]:
         """Its derivatives."""
@@ -86,14 +86,14 @@ class _Density(Op):
         t.same()
         check_floating(t, self.parameters[0])
 
-    def _pieces(self, xp: Any, sample: Array, parameters: Sequence[Array]) -> Iterator[_Piece]:
-        """The samples, a few at a time."""
+    def _pieces(self, xp: Any, sample: Array, parameters: Sequence[Array], most: int) -> Iterator[_Piece]:
+        """The samples, a few at a time: ``most`` on the host."""
         size = sample.shape[-1] if self.length else 1
         lead = parameters[0].shape[: parameters[0].ndim - self.length]
         sets = math.prod(lead)
         each = math.prod(sample.shape[len(lead) : sample.ndim - self.length])
         values, flat = sample.reshape(sets, each, size), [array.reshape(sets, 1, size) for array in parameters]
-        room = max(1, (self.piece if xp is np else DEVICE_PIECE) // max(size, 1))
+        room = max(1, (most if xp is np else DEVICE_PIECE) // max(size, 1))
         few, many = max(1, room // max(each, 1)), min(max(each, 1), room)
         for i in range(0, sets, few):
             for j in range(0, each, many):
@@ -106,7 +106,7 @@ class _Density(Op):
         if not out.size:
             return
         target = out.reshape(self._sets(parameters), -1)
-        for piece in self._pieces(xp, sample, parameters):
+        for piece in self._pieces(xp, sample, parameters, 2 * self.piece):  # less is made than for gradients
             found = self.log(xp, piece.values, *piece.parameters)[..., 0]
             if not self.is_log:
                 xp.exp(found, out=found)
@@ -130,7 +130,7 @@ class _Density(Op):
         whole = None if dsample is None else dsample.reshape(sets, -1, size)
         ends = [None if gradient is None else gradient.reshape(sets, size) for gradient in gradients]
         sums: list[Array] = []
-        for piece in self._pieces(xp, sample, parameters):
+        for piece in self._pieces(xp, sample, parameters, self.piece):
             some = piece.sets, piece.samples
             share = arriving[some].astype("float64")
             if kept is not None:
@@ -174,7 +174,8 @@ class _random_pdf_uniform(_Density):
     )
 
     def log(self, xp: Any, x: Array, low: Array, high: Array) -> Array:
-        return xp.zeros_like(x) - xp.log(self._width(xp, low, high))
+        xp.copyto(x, -xp.log(self._width(xp, low, high)))
+        return x
 
     def _width(self, xp: Any, low: Array, high: Array) -> Array:
         return xp.where(high > low, high - low, math.nan)
@@ -202,7 +203,12 @@ class _random_pdf_normal(_Density):
                 {"sample": (2, 2, 3), "mu": (2, 2), "sigma": Sample((2, 2), 0.5, 2), "is_log": True})  # fmt: skip
 
     def log(self, xp: Any, x: Array, mu: Array, sigma: Array) -> Array:
-        return -0.5 * xp.square((x - mu) / sigma) - xp.log(sigma) - 0.5 * math.log(2 * math.pi)
+        x -= mu
+        x /= sigma
+        x *= x
+        x *= -0.5
+        x -= xp.log(sigma) + 0.5 * math.log(2 * math.pi)
+        return x
 
     def slopes(self, xp: Any, x: Array, mu: Array, sigma: Array) -> Sequence[Any]:
         apart = (x - mu) / xp.square(sigma)
@@ -249,7 +255,9 @@ class _random_pdf_exponential(_One):
     examples = ({**_POSITIVE, "lam": Sample((2,), 0.5, 3)}, {**_POSITIVE, "lam": Sample((2,), 0.5, 3), "is_log": True})
 
     def log(self, xp: Any, x: Array, lam: Array) -> Array:
-        return xp.log(lam) - lam * x
+        x *= -lam
+        x += xp.log(lam)
+        return x
 
     def slopes(self, xp: Any, x: Array, lam: Array) -> Sequence[Any]:
         return -lam, 1 / lam - x
