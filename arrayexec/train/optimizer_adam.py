@@ -11,8 +11,8 @@ from ..context import Array
 from .optimizer_base import Factors, Key, Optimizer, State, register, used
 
 
-class _Moments(Optimizer):
-    """Running means of the gradient and of its square."""
+class Moments(Optimizer):
+    """Base: running means of the gradient, ``m``, and of its square, ``v``."""
 
     keyless = True
     state_names = ("mean", "var")
@@ -46,7 +46,7 @@ class _Moments(Optimizer):
 
 
 @register
-class Adam(_Moments):
+class Adam(Moments):
     """``g = clip(g + wd·w)``, ``m = β1·m + (1−β1)·g``, ``v = β2·v + (1−β2)·g²``, ``w −= lr_t·m / (√v + ε)``.
 
     ``lr_t = lr·√(1−β2^t) / (1−β1^t)``, t being the parameter's own count of updates. ``lazy_update`` is for sparse
@@ -78,7 +78,7 @@ class Adam(_Moments):
 
 
 @register
-class AdamW(_Moments):
+class AdamW(Moments):
     """`Adam` without decay in its moments: ``w −= lr_t·m / (√v + ε) + lr·wd·w``; ``lr_t = lr`` unless correct_bias.
 
     Loshchilov, Hutter, "Decoupled weight decay regularization", 2017.
@@ -112,7 +112,7 @@ class AdamW(_Moments):
 
 
 @register
-class Adamax(_Moments):
+class Adamax(Moments):
     """``g = clip(g + wd·w)``, ``m = β1·m + (1−β1)·g``, ``u = max(β2·u, |g|)``, ``w −= lr / (1−β1^t)·m / u``.
 
     Where no gradient was ever other than 0, nothing moves. Kingma, Ba, "Adam", 2014, section 7.
@@ -142,7 +142,7 @@ _TINY = float(numpy.finfo(numpy.float32).tiny)
 
 
 @register
-class Nadam(_Moments):
+class Nadam(Moments):
     """Adam that looks ahead: ``μ_t = β1·(1 − 0.5·0.96^(t·schedule_decay))``, ``Π`` the product of all μ so far,
 
     ``w −= lr·((1−μ_t)/(1−Π)·g + μ_{t+1}/(1−Π·μ_{t+1})·m) / (√(v/(1−β2^t)) + ε)``; moments as in `Adam`. All
@@ -193,21 +193,19 @@ class Nadam(_Moments):
 
 
 @register
-class FTML(Optimizer):
+class FTML(Moments):
     """``g = clip(g + wd·w)``, ``v = β2·v + (1−β2)·g²``, ``d_t = (1−β1^t)/lr·(√(v/(1−β2^t)) + ε)``,
 
     ``z = β1·z + (1−β1)·g − (d_t − β1·d)·w``, ``d = d_t``, ``w = −z/d``. Zheng, Kwok, "Follow the moving leader in deep
     learning", 2017.
     """
 
-    keyless = True
     state_names = ("d", "v", "z")
+    default_lr = Optimizer.default_lr
     divides_by_rate = True
 
     def __init__(self, beta1: float = 0.6, beta2: float = 0.999, epsilon: float = 1e-8, **options: Any) -> None:
-        super().__init__(**options)
-        self.beta1 = beta1
-        self.beta2 = beta2
+        super().__init__(beta1=beta1, beta2=beta2, **options)
         self.epsilon = epsilon
 
     def factors(self, key: Key, lr: float, wd: float) -> Factors:
@@ -219,13 +217,7 @@ class FTML(Optimizer):
         """One step of the formula of the class."""
         d, v, z = state["d"], state["v"], state["z"]
         self._decayed(xp, w, g, factors["wd"], a, b)
-        xp.multiply(z, self.beta1, out=z)
-        xp.multiply(a, 1.0 - self.beta1, out=b)
-        xp.add(z, b, out=z)
-        xp.multiply(v, self.beta2, out=v)
-        xp.multiply(a, a, out=b)
-        xp.multiply(b, 1.0 - self.beta2, out=b)
-        xp.add(v, b, out=v)
+        self._move_moments(xp, z, v, a, b)
         xp.multiply(v, factors["v"], out=a)
         xp.sqrt(a, out=a)
         xp.add(a, self.epsilon, out=a)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..context import Array, Context
-from .optimizer_base import Factors, Key, Optimizer, Scratch, State, norms, register, used
+from .optimizer_adam import Moments
+from .optimizer_base import Factors, Key, Scratch, State, norms, register, used
 from .optimizer_sgd import SGD
 from .options import one_of
 
@@ -127,7 +128,7 @@ class LBSGD(SGD):
 
 
 @register
-class LAMB(Optimizer):
+class LAMB(Moments):
     """``m = β1·m + (1−β1)·g``, ``v = β2·v + (1−β2)·g²``, ``d = m̂ / (√v̂ + ε) + wd·w``, ``w −= lr·|w|/|d|·d``.
 
     g is clipped; ``m̂ = m / (1−β1^t)``, ``v̂ = v / (1−β2^t)`` with ``bias_correction``, else m and v. ``|w|`` is kept
@@ -135,9 +136,6 @@ class LAMB(Optimizer):
     learning", 2019.
     """
 
-    keyless = True
-    state_names = ("mean", "var")
-    default_lr = 0.001
     elementwise = False
 
     def __init__(
@@ -145,9 +143,7 @@ class LAMB(Optimizer):
         lower_bound: float | None = None, upper_bound: float | None = None, bias_correction: bool = True,
         **options: Any,
     ) -> None:  # fmt: skip
-        super().__init__(learning_rate=learning_rate, **options)
-        self.beta1 = beta1
-        self.beta2 = beta2
+        super().__init__(learning_rate, beta1, beta2, **options)
         self.epsilon = epsilon
         self.lower_bound = lower_bound
         self.upper_bound = upper_bound
@@ -184,13 +180,7 @@ class LAMB(Optimizer):
             return
         m, v, direction = state["mean"], state["var"], state["direction"]
         self._rescaled(xp, g, a, self._scaled(1.0))
-        xp.multiply(m, self.beta1, out=m)
-        xp.multiply(a, 1.0 - self.beta1, out=b)
-        xp.add(m, b, out=m)
-        xp.multiply(v, self.beta2, out=v)
-        xp.multiply(a, a, out=b)
-        xp.multiply(b, 1.0 - self.beta2, out=b)
-        xp.add(v, b, out=v)
+        self._move_moments(xp, m, v, a, b)
         xp.multiply(v, factors["var"], out=b)
         xp.sqrt(b, out=b)
         xp.add(b, self.epsilon, out=b)
