@@ -8,7 +8,7 @@ from typing import Any
 import numpy
 
 from ..context import Array
-from .optimizer_base import Factors, Key, Optimizer, State, register, used
+from .optimizer_base import Factors, Key, Optimizer, State, move_mean, move_mean_square, register, used
 
 
 class Moments(Optimizer):
@@ -25,19 +25,10 @@ class Moments(Optimizer):
         self.beta1 = beta1
         self.beta2 = beta2
 
-    def _move_mean(self, xp: Any, m: Array, a: Array, b: Array) -> None:
-        """``m = β1·m + (1−β1)·a``; leaves ``(1−β1)·a`` in ``b``."""
-        xp.multiply(m, self.beta1, out=m)
-        xp.multiply(a, 1.0 - self.beta1, out=b)
-        xp.add(m, b, out=m)
-
     def _move_moments(self, xp: Any, m: Array, v: Array, a: Array, b: Array) -> None:
-        """The mean, and ``v = β2·v + (1−β2)·a²``."""
-        self._move_mean(xp, m, a, b)
-        xp.multiply(v, self.beta2, out=v)
-        xp.multiply(a, a, out=b)
-        xp.multiply(b, 1.0 - self.beta2, out=b)
-        xp.add(v, b, out=v)
+        """``m = β1·m + (1−β1)·a``, ``v = β2·v + (1−β2)·a²``."""
+        move_mean(xp, m, self.beta1, a, b)
+        move_mean_square(xp, v, self.beta2, a, b)
 
     def _corrected(self, key: Key, lr: float) -> float:
         """``lr·√(1−β2^t) / (1−β1^t)``: makes up for the zeros that moments begin with."""
@@ -128,7 +119,7 @@ class Adamax(Moments):
         """One step of the formula of the class."""
         m, u = state["mean"], state["var"]
         self._decayed(xp, w, g, factors["wd"], a, b)
-        self._move_mean(xp, m, a, b)
+        move_mean(xp, m, self.beta1, a, b)
         xp.absolute(a, out=a)
         xp.multiply(u, self.beta2, out=u)
         xp.maximum(u, a, out=u)

@@ -9,7 +9,7 @@ import numpy
 
 from ..context import Array, Context
 from ..errors import AttributeValueError, ShapeError
-from .optimizer_base import Factors, Key, Optimizer, Scratch, State, register, used
+from .optimizer_base import Factors, Key, Optimizer, Scratch, State, move_mean, move_mean_square, register, used
 
 
 @register
@@ -118,7 +118,7 @@ class AdaDelta(Optimizer):
         """One step of the formula of the class."""
         n, s = state["acc_g"], state["acc_delta"]
         self._rescaled(xp, g, a, self._scaled(1.0))
-        self._move_square(xp, n, a, b)
+        move_mean_square(xp, n, self.rho, a, b)
         if used(factors["keep"], 1.0):
             xp.multiply(w, factors["keep"], out=w)
         xp.add(s, self.epsilon, out=b)
@@ -128,13 +128,7 @@ class AdaDelta(Optimizer):
         xp.sqrt(b, out=b)
         xp.divide(a, b, out=a)
         xp.subtract(w, a, out=w)
-        self._move_square(xp, s, a, b)
-
-    def _move_square(self, xp: Any, mean: Array, a: Array, b: Array) -> None:
-        xp.multiply(mean, self.rho, out=mean)
-        xp.multiply(a, a, out=b)
-        xp.multiply(b, 1.0 - self.rho, out=b)
-        xp.add(mean, b, out=mean)
+        move_mean_square(xp, s, self.rho, a, b)
 
 
 @register
@@ -169,15 +163,10 @@ class RMSProp(Optimizer):
         """One step of the formula of the class."""
         n = state["n"]
         self._decayed(xp, w, g, factors["wd"], a, b)
-        xp.multiply(n, self.gamma1, out=n)
-        xp.multiply(a, a, out=b)
-        xp.multiply(b, 1.0 - self.gamma1, out=b)
-        xp.add(n, b, out=n)
+        move_mean_square(xp, n, self.gamma1, a, b)
         if self.centered:
             m = state["g"]
-            xp.multiply(m, self.gamma1, out=m)
-            xp.multiply(a, 1.0 - self.gamma1, out=b)
-            xp.add(m, b, out=m)
+            move_mean(xp, m, self.gamma1, a, b)
             xp.multiply(m, m, out=b)
             xp.subtract(n, b, out=b)
             xp.maximum(b, 0.0, out=b)  # rounding may make a variance of 0 negative

@@ -48,6 +48,21 @@ def used(factor: Any, idle: float = 0.0) -> bool:
     return not isinstance(factor, (int, float)) or factor != idle
 
 
+def move_mean(xp: Any, mean: Array, share: float, a: Array, b: Array) -> None:
+    """``mean = share·mean + (1−share)·a``; leaves ``(1−share)·a`` in ``b``."""
+    xp.multiply(mean, share, out=mean)
+    xp.multiply(a, 1.0 - share, out=b)
+    xp.add(mean, b, out=mean)
+
+
+def move_mean_square(xp: Any, mean: Array, share: float, a: Array, b: Array) -> None:
+    """``mean = share·mean + (1−share)·a²``; ``b`` is scratch."""
+    xp.multiply(mean, share, out=mean)
+    xp.multiply(a, a, out=b)
+    xp.multiply(b, 1.0 - share, out=b)
+    xp.add(mean, b, out=mean)
+
+
 class Scratch:
     """A few arrays for every device and type; they grow to the largest piece asked for, then stay."""
 
