@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import os
 
@@ -126,7 +127,39 @@ def tests_of_numbers(mx):
     return found
 
 
-PROGRAMS = [initialiser_with_rules_for_many_names, optimizer_on_top_of_another, steps_of_optimizers, tests_of_numbers]
+def whole_numbers_of_numpy(mx):
+    """Iterators make them float32, NDArrays keep their type."""
+    pixels, found = (ROWS * 10).astype("uint8"), {}
+    symbol = perceptron(mx)
+    module = mx.mod.Module(symbol)
+    first = first_values(mx, symbol, data=(10, 8))
+    module.fit(mx.io.NDArrayIter(pixels, CLASSES, 10), arg_params=first, initializer=None, num_epoch=1)
+    found["predicted"] = module.predict(mx.io.NDArrayIter({"data": pixels > 9}, batch_size=10))
+    found["kept"] = mx.io.NDArrayIter(mx.nd.array(pixels[:4], dtype="uint8"), batch_size=4).next().data[0]
+    model = mx.model.FeedForward(symbol, arg_params=first, aux_params={}, numpy_batch_size=10)
+    found["older face"] = model.predict(pixels)
+    return found
+
+
+def predictions_with_a_loaded_model(mx):
+    """As tutorials do it: shapes of labels from a module that is not bound, batches that have nothing but data."""
+    symbol = perceptron(mx)
+    module = mx.mod.Module(symbol, label_names=None)
+    module.bind([("data", (2, 8))], for_training=False, label_shapes=module._label_shapes)
+    module.set_params(first_values(mx, symbol, data=(2, 8)), {}, allow_missing=True)
+    batch = collections.namedtuple("Batch", ["data"])
+    module.forward(batch([mx.nd.array(ROWS[:2])]))
+    inner = mx.mod.Module(symbol.get_internals()["relu1_output"], label_names=None)
+    inner.bind([("data", (2, 8))], for_training=False)
+    inner.init_params(arg_params=first_values(mx, symbol, data=(2, 8)), aux_params={}, allow_extra=True)
+    inner.forward(batch([mx.nd.array(ROWS[:2])]))
+    return {"scores": module.get_outputs()[0], "features": inner.get_outputs()[0]}
+
+
+PROGRAMS = [
+    initialiser_with_rules_for_many_names, optimizer_on_top_of_another, steps_of_optimizers, tests_of_numbers,
+    whole_numbers_of_numpy, predictions_with_a_loaded_model,
+]  # fmt: skip
 
 
 def plain(value):

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy
+
 from ...train import io as _core
 from ...train.batch import DataBatch, DataDesc, DataIter
-from .array import unwrap, wrap
+from .array import NDArray, unwrap, wrap
 from .refused import found_in
 
 __path__: list[str] = []  # programs import from modules inside this one
@@ -39,13 +41,25 @@ def wrapped(arrays: Any) -> Any:
 
 
 class NDArrayIter(_Handed, _core.NDArrayIter):
-    """Batches of the rows of arrays; inputs given as a dict come in the order of their names."""
+    """Batches of the rows of arrays; inputs given as a dict come in the order of their names.
+
+    NDArrays keep their type, everything else comes as float32.
+    """
 
     def __init__(self, data: Any, label: Any = None, *args: Any, layout: str = "NCHW", **keywords: Any) -> None:
         super().__init__(_source(data), _source(label), *args, **keywords)
-        for name in ("provide_data", "provide_label"):
-            described = [DataDesc(one.name, one.shape, one.dtype, layout) for one in getattr(self, name)]
-            setattr(self, name, described)
+        for name, given in (("provide_data", data), ("provide_label", label)):
+            pairs = zip(getattr(self, name), _items(given), strict=True)
+            types = [(desc, desc.dtype if isinstance(one, NDArray) else numpy.float32) for desc, one in pairs]
+            setattr(self, name, [DataDesc(desc.name, desc.shape, dtype, layout) for desc, dtype in types])
+
+
+def _items(given: Any) -> list[Any]:
+    """The arrays of a source, in the order in which they come."""
+    if isinstance(given, Mapping):
+        return [given[name] for name in sorted(given)]
+    listed = isinstance(given, list | tuple) and (not given or hasattr(given[0], "shape"))
+    return list(given) if listed else [] if given is None else [given]
 
 
 def _source(given: Any) -> Any:

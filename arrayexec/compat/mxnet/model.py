@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy
+
 from ...module import model as _core
 from ...module.bucketing_module import BucketingModule as _CoreBucketing
 from ...train.callback import BatchEndParam
-from .array import unwrap, wrap_all
+from .array import NDArray, unwrap, wrap_all
 from .module import BucketingModule, Module
 from .symbol import own
 from .updating import create_kvstore as _create_kvstore
@@ -51,7 +53,8 @@ class FeedForward(_core.FeedForward):
         return found
 
     def _iterator(self, data: Any, label: Any, training: bool) -> Any:
-        return super()._iterator(unwrap(data), unwrap(label), training)
+        plain = isinstance(data, numpy.ndarray) and not isinstance(data, NDArray)
+        return super()._iterator(numpy.asarray(data, numpy.float32) if plain else unwrap(data), unwrap(label), training)
 
     def predict(self, X: Any, num_batch: int | None = None, return_data: bool = False, reset: bool = True) -> Any:
         """The outputs of all rows as NumPy arrays; with ``return_data`` also the data and the labels."""
