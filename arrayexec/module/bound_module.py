@@ -47,6 +47,11 @@ class BoundModule(BaseModule):
     def _comm(self) -> Any:
         return self._kvstore.comm if self._kvstore is not None and self._kvstore.num_workers > 1 else None
 
+    @property
+    def _leaves_out_pad(self) -> bool:
+        """Whether rows that only fill up a batch are not trained on: with stores for ranks, even of one."""
+        return self._kvstore is not None and self._kvstore.type.startswith(("dist", "mpi"))
+
     def _has_ranks(self) -> bool:
         return self._comm is not None
 
@@ -106,14 +111,15 @@ class BoundModule(BaseModule):
     def forward(self, data_batch: Any, is_train: bool | None = None) -> None:
         """Run forward on a batch of any size; ``is_train`` None: as bound.
 
-        Training with ranks leaves out rows that only fill up the batch. Raises NotBoundError, ShapeError, BucketError.
+        Training with a store for ranks leaves out rows that only fill up the batch. Raises NotBoundError, ShapeError,
+        BucketError.
         """
         self._require("forward", BOUND, READY)
         is_train = self.for_training if is_train is None else is_train
         batch = self._taken(data_batch)
         manager = self._bound("forward")
         try:
-            manager.load_data_batch(batch, drop_pad=is_train and self._comm is not None)
+            manager.load_data_batch(batch, drop_pad=is_train and self._leaves_out_pad)
         except BindError as error:
             bound = self._shapes.provide_data
             given = zip([item.name for item in batch.provide_data or bound], batch.data, strict=False)
@@ -234,10 +240,10 @@ class BoundModule(BaseModule):
         group = self._group("update_metric")
         if group is not None:
             pad = self._batch.pad or 0
-            valid = Described.of(self._described.provide_data, None).rows - pad if pad else None
-            if pad and self._comm is not None:
-                valid = None  # they were left out
-            group.update_metric(eval_metric, list(labels or ()), pre_sliced, valid)
+            counted = Described.of(self._described.provide_data, None).rows - pad
+            group.update_metric(
+                eval_metric, list(labels or ()), pre_sliced, counted if pad and not group.left_out else None
+            )
 
     def trained_parts(self) -> list[tuple[Any, Any]]:
         """The manager of the executors, and what updates its parameters."""

@@ -22,7 +22,7 @@ from . import kvstore as kvstores
 from .bound_module import BOUND, READY, TRAINED, BoundModule
 from .model_files import load_checkpoint, save_checkpoint
 from .rewritten import with_frozen_statistics
-from .together import load_together, save_together
+from .together import by_rank_0, load_together, save_together
 
 Array = Any
 
@@ -99,12 +99,13 @@ class Module(BoundModule):
     ) -> None:
         """Write symbol, parameters and, if asked for, the optimizer's state; collective with ranks."""
         arg_params, aux_params = self.get_params()
-        if self._speaks():
-            save_checkpoint(prefix, epoch, self.symbol, arg_params, aux_params, remove_amp_cast)
+        by_rank_0(
+            self._comm,
+            lambda: save_checkpoint(prefix, epoch, self.symbol, arg_params, aux_params, remove_amp_cast),
+            "writing a checkpoint",
+        )
         if save_optimizer_states:
             self.save_optimizer_states(f"{prefix}-{epoch:04d}.states")
-        elif self._comm is not None:
-            self._comm.barrier()
 
     # --- what it is --------------------------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ elif mode == "refused":
         (lambda: Checkpoints("/dev/null/no").save(training.model, training.updater), NotADirectoryError),
         (lambda: resume(folder, training.model, training.updater), IsADirectoryError),
         (lambda: save("/dev/null/no", training.model, training.updater), NotADirectoryError),
+        (lambda: training.model.save_checkpoint("/dev/null/no", 1), NotADirectoryError),
     ):
         try:
             call()

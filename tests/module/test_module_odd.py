@@ -72,3 +72,22 @@ def test_a_bound_module_says_what_to_send_instead() -> None:
     again.set_params(*module.get_params())
     assert np.array_equal(again.predict(X[:8]), module.predict(X[:8]))
     assert pickle.loads(pickle.dumps(ax.mod.Module(mlp()))).data_names == ["data"]
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_store_for_ranks_leaves_out_padded_rows_with_one_rank_too(devices: int) -> None:
+    found = []
+    for handle, store in (("pad", "dist_sync"), ("cut", "local"), ("pad", "local")):
+        module = ready(devices=CPUS[:devices])
+        module.init_optimizer(store, "adam", {"rescale_grad": 0.1})
+        counted = ax.metric.create("acc")
+        for one in ax.io.NDArrayIter(X, Y, 10):
+            if handle == "cut":
+                one = ax.io.DataBatch([one.data[0][: 10 - one.pad]], [one.label[0][: 10 - one.pad]])
+            module.forward_backward(one)
+            module.update()
+            module.update_metric(counted, one.label)
+            assert counted.num_inst % 10 in (0, 4)
+        found.append(module.get_params())
+    assert_same(found[0], found[1])
+    assert not np.allclose(found[0][0]["fc1_weight"], found[2][0]["fc1_weight"], 1e-4)
