@@ -6,7 +6,9 @@ import importlib.util
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,3 +91,14 @@ def subprocess_env() -> dict[str, str]:
     home = str(Path(arrayexec.__file__).resolve().parent.parent)
     paths = [home, os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+@pytest.fixture
+def gpus() -> Iterator[list[Any]]:
+    """Three GPUs of the tests, which NCCL joins."""
+    from arrayexec import gpu
+    from tests.parallel import fake_nccl
+
+    remove = fake_nccl.install(3)
+    yield [gpu(i) for i in range(3)]
+    remove()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -141,17 +140,8 @@ def test_bug_13752_12713_one_count_a_step_however_many_devices(rule: str, kvstor
         assert np.abs(array - second[name]).max() < 1e-5, name
 
 
-@pytest.fixture
-def gpus() -> Iterator[list[ax.Context]]:
-    remove = fake_nccl.install(3)
-    yield [ax.gpu(i) for i in range(3)]
-    remove()
-
-
 def on(where: ax.Context, number: float) -> Any:
-    array = where.empty((3,), np.dtype(np.float32), "gradient")
-    where.from_host(np.full(3, number, np.float32), array)
-    return array
+    return fake_nccl.filled(where, number, 3)
 
 
 def test_bug_2919_9193_9004_gpus_of_one_process_are_summed_in_groups(gpus: list[ax.Context]) -> None:

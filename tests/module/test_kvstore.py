@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -186,17 +185,8 @@ def test_16_bit_gradients_are_kept_in_32_bits() -> None:
     assert found == [0, 0, 0, 2, 0]
 
 
-@pytest.fixture
-def gpus() -> Iterator[list[ax.Context]]:
-    remove = fake_nccl.install(3)
-    yield [ax.gpu(i) for i in range(3)]
-    remove()
-
-
 def on(where: ax.Context, number: float) -> Any:
-    array = where.empty((2,), np.dtype(np.float32), "gradient")
-    where.from_host(ones(number), array)
-    return array
+    return fake_nccl.filled(where, number, 2)
 
 
 @pytest.mark.parametrize("kind", ["nccl", "device"])

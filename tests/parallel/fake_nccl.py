@@ -495,3 +495,10 @@ class OpenDevice:
 
     def __exit__(self, *_: object) -> None:
         return
+
+
+def filled(where: context.Context, number: float, size: int) -> Any:
+    """An array of float32 on a device, ``size`` times the number."""
+    array = where.empty((size,), np.dtype(np.float32), "gradient")
+    where.from_host(np.full(size, number, np.float32), array)
+    return array
