@@ -71,7 +71,7 @@ class _contrib_fft(_Transform):
     def infer(self, s: Any) -> None:
         check_axis(s, "data", 0)
         s.out = replace(s.data, -1, s.data[-1] * 2)
-        s.data = replace(s.out, -1, UNKNOWN if s.out[-1] is UNKNOWN else s.out[-1] // 2)
+        s.data = replace(s.out, -1, s.out[-1] // 2)
         check_not_empty(s, -1)
 
     def forward(self, xp: Any, data: Array, out: Array) -> None:
@@ -95,7 +95,7 @@ class _contrib_ifft(_Transform):
         if s.data[-1] is not UNKNOWN and s.data[-1] % 2:
             s.fail("data", f"must hold pairs along the last axis, but it has {s.data[-1]} values there")
         s.data = replace(s.out, -1, s.out[-1] * 2)
-        s.out = replace(s.data, -1, UNKNOWN if s.data[-1] is UNKNOWN else s.data[-1] // 2)
+        s.out = replace(s.data, -1, s.data[-1] // 2)
         check_not_empty(s, -1)
 
     def forward(self, xp: Any, data: Array, out: Array) -> None:

@@ -82,6 +82,15 @@ def _shape(who: str, option: str, shape: Any) -> tuple[int, ...]:
     return tuple(map(int, dims))
 
 
+def _check_rows(who: str, **counts: int) -> None:
+    """ShapeError unless both files, by the names of their options, have as many rows."""
+    (data, rows), (label, labels) = counts.items()
+    if rows != labels:
+        raise ShapeError(
+            f"{who}: both files must have the same number of rows, but {data} has {rows} and {label} {labels}"
+        )
+
+
 class CSVIter(ArrayRows):
     """Batches of the rows of a comma-separated file (or of all files of a folder), read into memory at the beginning.
 
@@ -121,11 +130,7 @@ class CSVIter(ArrayRows):
             label = numpy.zeros((len(data), *label_dims), kind)
         else:
             label = read_csv(label_csv, int(numpy.prod(label_dims)), kind).reshape(-1, *label_dims)
-        if len(label) != len(data):
-            raise ShapeError(
-                f"{who}: both files must have the same number of rows, but data_csv has {len(data)} and label_csv "
-                f"{len(label)}"
-            )
+        _check_rows(who, data_csv=len(data), label_csv=len(label))
         sampler = sampler_of_part(who, len(data), batch_size, num_parts, part_index, shuffle, "pad", seed)
         super().__init__(sampler, [(data_name, data)], [(label_name, label)])
 
@@ -206,12 +211,7 @@ class LibSVMIter(RowIter):
         self._label = None
         if label_libsvm is not None:
             self._label = _Sparse(label_libsvm, self._columns(who, "label_shape", label_shape))
-            counts = len(self._data.heads), len(self._label.heads)
-            if counts[0] != counts[1]:
-                raise ShapeError(
-                    f"{who}: both files must have the same number of rows, but data_libsvm has {counts[0]} and "
-                    f"label_libsvm {counts[1]}"
-                )
+            _check_rows(who, data_libsvm=len(self._data.heads), label_libsvm=len(self._label.heads))
         rows = len(self._data.heads)
         sampler = sampler_of_part(who, rows, batch_size, num_parts, part_index, shuffle, "pad", seed)
         label_dims = () if self._label is None else (self._label.columns,)
