@@ -6,13 +6,14 @@ auxiliary states.
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import AttributeValueError, UnknownNameError, near_miss
-from ..train.callback import BatchEndParam, ProgressBar, Speedometer
+from ..train.callback import BatchEndParam, ProgressBar, Speedometer, check_count
 from ..train.metric_base import EvalMetric
 from .base_module import StopTraining
 from .model_files import save_checkpoint
@@ -26,10 +27,18 @@ _LOG = logging.getLogger(__name__)
 Array = Any
 
 
-def _period(who: str, period: int) -> int:
-    if period < 1:
-        raise AttributeValueError(f"{who}: period must be at least 1, but it is {period}")
-    return period
+def _after_epochs(who: str, period: int, write: Callable[..., None]) -> Callable[..., None]:
+    """After every ``period``-th epoch: ``write(number, symbol, arg_params, aux_params)``; the first number is 1."""
+    check_count(who, "period", period)
+
+    def after_epoch(
+        epoch: int, symbol: Any = None, arg_params: Mapping[str, Array] | None = None,
+        aux_params: Mapping[str, Array] | None = None,
+    ) -> None:  # fmt: skip
+        if (epoch + 1) % period == 0:
+            write(epoch + 1, symbol, arg_params or {}, aux_params)
+
+    return after_epoch
 
 
 def do_checkpoint(prefix: str, period: int = 1) -> Callable[..., None]:
@@ -37,32 +46,18 @@ def do_checkpoint(prefix: str, period: int = 1) -> Callable[..., None]:
 
     Optimizer states are not among them: `module_checkpoint` writes these as well, ``fit(checkpoint=…)`` everything.
     """
-    _period("do_checkpoint", period)
-
-    def after_epoch(
-        epoch: int, symbol: Any = None, arg_params: Mapping[str, Array] | None = None,
-        aux_params: Mapping[str, Array] | None = None,
-    ) -> None:  # fmt: skip
-        if (epoch + 1) % period == 0:
-            save_checkpoint(prefix, epoch + 1, symbol, arg_params or {}, aux_params)
-
-    return after_epoch
+    return _after_epochs("do_checkpoint", period, functools.partial(save_checkpoint, prefix))
 
 
 def module_checkpoint(
     mod: Any, prefix: str, period: int = 1, save_optimizer_states: bool = False
 ) -> Callable[..., None]:
     """After every ``period``-th epoch: ``mod.save_checkpoint(prefix, epoch + 1, save_optimizer_states)``."""
-    _period("module_checkpoint", period)
 
-    def after_epoch(
-        epoch: int, symbol: Any = None, arg_params: Mapping[str, Array] | None = None,
-        aux_params: Mapping[str, Array] | None = None,
-    ) -> None:  # fmt: skip
-        if (epoch + 1) % period == 0:
-            mod.save_checkpoint(prefix, epoch + 1, save_optimizer_states)
+    def write(epoch: int, *_: Any) -> None:
+        mod.save_checkpoint(prefix, epoch, save_optimizer_states)
 
-    return after_epoch
+    return _after_epochs("module_checkpoint", period, write)
 
 
 def log_train_metric(period: int, auto_reset: bool = False) -> Callable[[BatchEndParam], None]:
@@ -70,7 +65,8 @@ def log_train_metric(period: int, auto_reset: bool = False) -> Callable[[BatchEn
 
     The value of the epoch still covers all batches.
     """
-    window = Speedometer(1, _period("log_train_metric", period), auto_reset)
+    check_count("log_train_metric", "period", period)
+    window = Speedometer(1, period, auto_reset)
 
     def after_batch(param: BatchEndParam) -> None:
         if param.nbatch % period == 0:

@@ -22,7 +22,8 @@ class BatchEndParam(NamedTuple):
     locals: dict[str, Any] | None = None
 
 
-def _counts(who: str, option: str, value: int) -> None:
+def check_count(who: str, option: str, value: int) -> None:
+    """AttributeValueError unless an option counts something."""
     if value < 1:
         raise AttributeValueError(f"{who}: {option} must be at least 1, but it is {value}")
 
@@ -35,7 +36,7 @@ class Speedometer:
     """
 
     def __init__(self, batch_size: int, frequent: int = 50, auto_reset: bool = True) -> None:
-        _counts("Speedometer", "frequent", frequent)
+        check_count("Speedometer", "frequent", frequent)
         self.batch_size = batch_size
         self.frequent = frequent
         self.auto_reset = auto_reset
@@ -74,7 +75,7 @@ class ProgressBar:
     """How much of ``total`` batches is done: a bar on a terminal, elsewhere a line for every tenth."""
 
     def __init__(self, total: int, length: int = 80, file: TextIO | None = None) -> None:
-        _counts("ProgressBar", "total", total)
+        check_count("ProgressBar", "total", total)
         self.total = total
         self.length = length
         self._file = file

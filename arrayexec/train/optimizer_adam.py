@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy
 
@@ -15,7 +15,7 @@ class Moments(Optimizer):
     """Base: running means of the gradient, ``m``, and of its square, ``v``."""
 
     keyless = True
-    state_names = ("mean", "var")
+    state_names: ClassVar[tuple[str, ...]] = ("mean", "var")
     default_lr = 0.001
 
     def __init__(
