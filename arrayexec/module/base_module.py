@@ -21,10 +21,12 @@ from .checkpoint import FitKeeper
 
 Array = Any
 Callbacks = Callable[..., Any] | Iterable[Callable[..., Any]] | None
+BOUND, WITH_PARAMS, WITH_OPTIMIZER = "binded", "params_initialized", "optimizer_initialized"
+"""The flags of a module, in the order in which they are set: MXNet's words."""
 _BEFORE = {
-    "binded": "be bound first: call bind(data_shapes, label_shapes)",
-    "params_initialized": "have parameters first: call init_params() or set_params(…)",
-    "optimizer_initialized": "have an optimizer first: call init_optimizer()",
+    BOUND: "be bound first: call bind(data_shapes, label_shapes)",
+    WITH_PARAMS: "have parameters first: call init_params() or set_params(…)",
+    WITH_OPTIMIZER: "have an optimizer first: call init_optimizer()",
 }
 
 
@@ -165,12 +167,12 @@ class BaseModule:
 
     def get_states(self, merge_multi_context: bool = True) -> list[Any]:
         """The inputs that are kept from batch to batch; there are none."""
-        self._require("get_states", "binded", "params_initialized")
+        self._require("get_states", BOUND, WITH_PARAMS)
         return []
 
     def set_states(self, states: Any = None, value: float | None = None) -> None:
         """Write the inputs that are kept from batch to batch; there are none."""
-        self._require("set_states", "binded", "params_initialized")
+        self._require("set_states", BOUND, WITH_PARAMS)
 
     def trained_parts(self) -> list[tuple[Any, Any]]:
         """For checkpoints: every manager of executors with the updater of its parameters (None: there is none yet)."""
@@ -233,7 +235,7 @@ class BaseModule:
 
         Rows that only fill up a batch do not count, unless ``drop_pad`` is False.
         """
-        self._require("score", "binded", "params_initialized")
+        self._require("score", BOUND, WITH_PARAMS)
         eval_metric = metrics.create(eval_metric)
         eval_metric.reset()
         number = -1
@@ -251,7 +253,7 @@ class BaseModule:
         self, eval_data: Any, num_batch: int | None = None, reset: bool = True, sparse_row_id_fn: Any = None
     ) -> Iterator[tuple[list[Array], int, Any]]:
         """``(outputs, number, batch)`` for every batch; outputs are copies without the rows that only fill it up."""
-        self._require("iter_predict", "binded", "params_initialized")
+        self._require("iter_predict", BOUND, WITH_PARAMS)
         for number, batch in self._batches(eval_data, num_batch, reset):
             predicted = self._without_pad(batch)
             if predicted is not None:
@@ -267,7 +269,7 @@ class BaseModule:
         A single output comes alone unless ``always_output_list``; without ``merge_batches`` there is a list of outputs
         for every batch. Raises ShapeError where outputs of several batches cannot be put together.
         """
-        self._require("predict", "binded", "params_initialized")
+        self._require("predict", BOUND, WITH_PARAMS)
         if hasattr(eval_data, "shape"):
             self.forward(DataBatch([eval_data]), is_train=False)
             outputs = self.get_outputs()

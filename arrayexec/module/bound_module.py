@@ -16,10 +16,9 @@ from ..parallel.loading import Described, batch_axis, describe
 from ..parallel.merging import row_axes
 from ..parallel.training_manager import TrainingManager
 from ..train.batch import DataDesc
-from .base_module import BaseModule
+from .base_module import BOUND, WITH_OPTIMIZER, WITH_PARAMS, BaseModule
 
 Array = Any
-BOUND, READY, TRAINED = "binded", "params_initialized", "optimizer_initialized"
 
 
 class BoundModule(BaseModule):
@@ -114,7 +113,7 @@ class BoundModule(BaseModule):
         Training with a store for ranks leaves out rows that only fill up the batch. Raises NotBoundError, ShapeError,
         BucketError.
         """
-        self._require("forward", BOUND, READY)
+        self._require("forward", BOUND, WITH_PARAMS)
         is_train = self.for_training if is_train is None else is_train
         batch = self._taken(data_batch)
         manager = self._bound("forward")
@@ -154,14 +153,14 @@ class BoundModule(BaseModule):
 
     def backward(self, out_grads: Any = None) -> None:
         """Run backward; ``out_grads``: head gradients of the whole batch, for outputs that are no losses."""
-        self._require("backward", BOUND, READY)
+        self._require("backward", BOUND, WITH_PARAMS)
         if not self.for_training:
             raise NotBoundError("backward: the module must be bound with for_training=True")
         self._bound("backward").backward(out_grads)
 
     def update(self) -> None:
         """Sum gradients over devices and ranks, and update every parameter once."""
-        self._require("update", BOUND, READY, TRAINED)
+        self._require("update", BOUND, WITH_PARAMS, WITH_OPTIMIZER)
         self._bound("update").update(self._updater)
 
     def zero_grad(self) -> None:
@@ -177,7 +176,7 @@ class BoundModule(BaseModule):
                     gradient.fill(0)
 
     def _group(self, call: str) -> DataParallelExecutorGroup | None:
-        self._require(call, BOUND, READY)
+        self._require(call, BOUND, WITH_PARAMS)
         if self._batch is None:
             raise NotBoundError(f"{call}: run forward first")
         return self._bound(call).curr_execgrp
@@ -221,12 +220,12 @@ class BoundModule(BaseModule):
 
     def get_states(self, merge_multi_context: bool = True) -> list[Any]:
         """Copies of the states, in the order of ``state_names``, as `get_outputs` gives outputs."""
-        self._require("get_states", BOUND, READY)
+        self._require("get_states", BOUND, WITH_PARAMS)
         return self._exec_group.get_arguments(self._state_names, False, merge_multi_context)
 
     def set_states(self, states: Sequence[Any] | None = None, value: float | None = None) -> None:
         """Write the states: by arrays (or lists of arrays by device) in the order of ``state_names``, or one number."""
-        self._require("set_states", BOUND, READY)
+        self._require("set_states", BOUND, WITH_PARAMS)
         if (states is None) == (value is None):
             raise ArgumentError("set_states: either states or a value must be given")
         values = [value] * len(self._state_names) if states is None else list(states)

@@ -9,6 +9,7 @@ from ..context import Context
 from ..errors import ArgumentError
 from ..parallel.loading import Described
 from ..parallel.manager_checks import bucket_key as hashable
+from .base_module import BOUND
 from .model_files import load_params
 from .module import Module
 
@@ -70,7 +71,7 @@ class BucketingModule(Module):
         self, bucket_key: Any, data_shapes: Sequence[Any], label_shapes: Sequence[Any] | None = None
     ) -> None:
         """Make the executors of a bucket now; `forward` does it with its first batch."""
-        self._require("switch_bucket", "binded")
+        self._require("switch_bucket", BOUND)
         self._bound("switch_bucket").make_current(bucket_key, Described.of(data_shapes, label_shapes))
 
     def prepare(self, data_batch: Any, sparse_row_id_fn: Any = None) -> None:

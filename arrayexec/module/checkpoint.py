@@ -24,7 +24,7 @@ from ..parallel.model_state import ModelState
 from ..streams import current_seed, seed
 from ..train.optimizer import Updater
 from ..train.state_files import from_bytes, load_states, to_bytes
-from .together import by_rank_0, gather_bytes, load_together, save_together
+from .rank_files import by_rank_0, gather_bytes, load_together, save_together
 from .trained_state import ManagerState, TrainedState
 
 __all__ = ["Checkpoints", "Position", "load", "resume", "save"]

@@ -20,7 +20,7 @@ from ..errors import ArgumentError, ContextError, NotBoundError, ShapeError, Unk
 from ..executor import note_write
 from ..parallel.gradient_sync import describe_updater
 from ..train.optimizer import Optimizer, Updater, get_updater
-from .together import load_together, save_together
+from .rank_files import load_together, save_together
 from .two_bit import TwoBit
 
 Array = Any

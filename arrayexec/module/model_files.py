@@ -9,7 +9,7 @@ from ..files import load, save
 from ..symbol import Symbol
 from ..symbol import load as load_symbol
 from .base_module import joined_params, split_params
-from .rewritten import without_amp_casts
+from .symbol_changes import without_amp_casts
 
 Array = Any
 

@@ -17,12 +17,13 @@ from ..parallel.training_manager import TrainingManager
 from ..symbol import Symbol
 from ..train import optimizer as optimizers
 from ..train.initializer import InitDesc, Uniform
-from ..train.mxnet_states import from_mxnet
+from ..train.states_from_mxnet import from_mxnet
 from . import kvstore as kvstores
-from .bound_module import BOUND, READY, TRAINED, BoundModule
+from .base_module import BOUND, WITH_OPTIMIZER, WITH_PARAMS
+from .bound_module import BoundModule
 from .model_files import load_checkpoint, save_checkpoint
-from .rewritten import with_frozen_statistics
-from .together import by_rank_0, load_together, save_together
+from .rank_files import by_rank_0, load_together, save_together
+from .symbol_changes import with_frozen_statistics
 
 Array = Any
 
@@ -112,7 +113,7 @@ class Module(BoundModule):
     @property
     def optimizer(self) -> Any:
         """The optimizer, whose learning rate may change at any time."""
-        self._require("optimizer", TRAINED)
+        self._require("optimizer", WITH_OPTIMIZER)
         return self._optimizer
 
     # --- binding -----------------------------------------------------------------------------------------------
@@ -292,7 +293,7 @@ class Module(BoundModule):
 
         Collective with ranks if there are states.
         """
-        self._require("get_params", READY)
+        self._require("get_params", WITH_PARAMS)
         if self._manager is None:
             held = self._params or ({}, {})
             return dict(held[0]), dict(held[1])
@@ -323,7 +324,7 @@ class Module(BoundModule):
         as well, or a store that `kvstore.create` made. Gradients are always summed over all of them. ``rescale_grad``
         is 1 / (rows of a batch on all ranks) unless given. Collective with ranks, which then have rank 0's parameters.
         """
-        self._require("init_optimizer", BOUND, READY)
+        self._require("init_optimizer", BOUND, WITH_PARAMS)
         if self.optimizer_initialized and not force_init:
             self.logger.warning("init_optimizer: there is an optimizer already; force_init=True makes another one")
             return
@@ -363,13 +364,13 @@ class Module(BoundModule):
 
     def borrow_optimizer(self, shared_module: Any) -> None:
         """Use the optimizer of another module, with its state."""
-        shared_module._require("borrow_optimizer: shared_module", TRAINED)
+        shared_module._require("borrow_optimizer: shared_module", WITH_OPTIMIZER)
         self._optimizer, self._updater = shared_module._optimizer, shared_module._updater
         self._kvstore, self.optimizer_initialized = shared_module._kvstore, True
 
     def save_optimizer_states(self, fname: str) -> None:
         """Write the optimizer's state and counts to a file (rank 0 does); collective with ranks."""
-        self._require("save_optimizer_states", TRAINED)
+        self._require("save_optimizer_states", WITH_OPTIMIZER)
         save_together(self._comm, fname, self._updater.get_states())
 
     def load_optimizer_states(self, fname: str, format: str | None = None) -> None:
@@ -377,7 +378,7 @@ class Module(BoundModule):
 
         With ``format="mxnet-pickle"`` from what MXNet's wrote: nothing of the pickle is run, and each rank reads it.
         """
-        self._require("load_optimizer_states", TRAINED)
+        self._require("load_optimizer_states", WITH_OPTIMIZER)
         if format is None:
             states = load_together(self._comm, fname)
         else:

@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import ArgumentError, NotBoundError
 from ..parallel.loading import describe
 from ..train.initializer import Uniform
-from .base_module import BaseModule
+from .base_module import BOUND, WITH_PARAMS, BaseModule
 
 Array = Any
 
@@ -85,7 +85,7 @@ class PythonModule(BaseModule):
         allow_extra: bool = False,
     ) -> None:  # fmt: skip
         """There are no parameters."""
-        self._require("init_params", "binded")
+        self._require("init_params", BOUND)
         self.params_initialized = True
 
     def get_params(self) -> tuple[dict[str, Array], dict[str, Array]]:
@@ -97,7 +97,7 @@ class PythonModule(BaseModule):
         force_init: bool = False,
     ) -> None:  # fmt: skip
         """There is nothing to update."""
-        self._require("init_optimizer", "binded", "params_initialized")
+        self._require("init_optimizer", BOUND, WITH_PARAMS)
         self.optimizer_initialized = True
 
     def update(self) -> None:
@@ -141,7 +141,7 @@ class PythonLossModule(PythonModule):
 
     def forward(self, data_batch: Any, is_train: bool | None = None) -> None:
         """Take scores, and labels where there are some."""
-        self._require("forward", "binded", "params_initialized")
+        self._require("forward", BOUND, WITH_PARAMS)
         self._scores, self._pad = data_batch.data[0], getattr(data_batch, "pad", None) or 0
         self._labels = data_batch.label[0] if data_batch.label else None
 

@@ -9,7 +9,7 @@ from ..errors import ArgumentError, UnknownNameError, near_miss
 from ..parallel.loading import describe
 from ..train.batch import DataBatch, DataDesc
 from ..train.initializer import Uniform
-from .base_module import BaseModule
+from .base_module import BOUND, WITH_OPTIMIZER, WITH_PARAMS, BaseModule
 
 Array = Any
 
@@ -63,18 +63,18 @@ class SequentialModule(BaseModule):
     @property
     def data_shapes(self) -> Sequence[Any]:
         """Descriptions of the data inputs."""
-        return self._chain("data_shapes", "binded")[0].data_shapes
+        return self._chain("data_shapes", BOUND)[0].data_shapes
 
     @property
     def label_shapes(self) -> Sequence[Any] | None:
         """Descriptions of the labels; None where there are none."""
-        self._require("label_shapes", "binded")
+        self._require("label_shapes", BOUND)
         return self._label_shapes
 
     @property
     def output_shapes(self) -> list[tuple[str, tuple[int, ...]]]:
         """Name and shape of every output."""
-        return self._chain("output_shapes", "binded")[-1].output_shapes
+        return self._chain("output_shapes", BOUND)[-1].output_shapes
 
     def bind(
         self, data_shapes: Sequence[Any], label_shapes: Sequence[Any] | None = None, for_training: bool = True,
@@ -116,7 +116,7 @@ class SequentialModule(BaseModule):
         allow_extra: bool = False,
     ) -> None:  # fmt: skip
         """Give the parameters of all modules values, see `Module.init_params`; ArgumentError for a name twice."""
-        modules = self._chain("init_params", "binded")
+        modules = self._chain("init_params", BOUND)
         if self.params_initialized and not force_init:
             return
         owners: dict[str, int] = {}
@@ -137,7 +137,7 @@ class SequentialModule(BaseModule):
     def get_params(self) -> tuple[dict[str, Array], dict[str, Array]]:
         """Parameters and auxiliary states of all modules by name."""
         arg_params, aux_params = dict[str, Array](), dict[str, Array]()
-        for module in self._chain("get_params", "params_initialized"):
+        for module in self._chain("get_params", WITH_PARAMS):
             mine = module.get_params()
             arg_params |= mine[0]
             aux_params |= mine[1]
@@ -148,13 +148,13 @@ class SequentialModule(BaseModule):
         force_init: bool = False,
     ) -> None:  # fmt: skip
         """Make the optimizer of every module."""
-        for module in self._chain("init_optimizer", "binded", "params_initialized"):
+        for module in self._chain("init_optimizer", BOUND, WITH_PARAMS):
             module.init_optimizer(kvstore, optimizer, optimizer_params, force_init)
         self.optimizer_initialized = True
 
     def forward(self, data_batch: Any, is_train: bool | None = None) -> None:
         """Run all modules, each on the outputs of the one before."""
-        modules = self._chain("forward", "binded", "params_initialized")
+        modules = self._chain("forward", BOUND, WITH_PARAMS)
         pad = getattr(data_batch, "pad", None) or 0
         leaves_out = pad and self._has_ranks() and (self.for_training if is_train is None else is_train)
         self._labels = None
@@ -177,7 +177,7 @@ class SequentialModule(BaseModule):
 
     def backward(self, out_grads: Any = None) -> None:
         """Run all modules backward, each on the gradients of the inputs of the one behind."""
-        modules = self._chain("backward", "binded", "params_initialized")
+        modules = self._chain("backward", BOUND, WITH_PARAMS)
         for number in reversed(range(len(modules))):
             modules[number].backward(out_grads)
             if number > 0:
@@ -185,33 +185,33 @@ class SequentialModule(BaseModule):
 
     def update(self) -> None:
         """Update the parameters of all modules."""
-        for module in self._chain("update", "binded", "params_initialized", "optimizer_initialized"):
+        for module in self._chain("update", BOUND, WITH_PARAMS, WITH_OPTIMIZER):
             module.update()
 
     def get_outputs(self, merge_multi_context: bool = True) -> list[Any]:
         """Outputs of the last module."""
-        return self._chain("get_outputs", "binded", "params_initialized")[-1].get_outputs(merge_multi_context)
+        return self._chain("get_outputs", BOUND, WITH_PARAMS)[-1].get_outputs(merge_multi_context)
 
     def get_input_grads(self, merge_multi_context: bool = True) -> list[Any]:
         """Gradients of the data of the first module."""
-        return self._chain("get_input_grads", "binded", "params_initialized")[0].get_input_grads(merge_multi_context)
+        return self._chain("get_input_grads", BOUND, WITH_PARAMS)[0].get_input_grads(merge_multi_context)
 
     def update_metric(self, eval_metric: Any, labels: Sequence[Array], pre_sliced: bool = False) -> None:
         """Count the outputs of all modules that take labels; rows that only fill up the batch do not count."""
         if self._labels is not None:
             labels = self._labels
-        for number, module in enumerate(self._chain("update_metric", "binded", "params_initialized")):
+        for number, module in enumerate(self._chain("update_metric", BOUND, WITH_PARAMS)):
             if self._takes_labels(number):
                 module.update_metric(eval_metric, labels, pre_sliced)
 
     def install_monitor(self, mon: Any) -> None:
         """Let a monitor watch all modules."""
-        for module in self._chain("install_monitor", "binded"):
+        for module in self._chain("install_monitor", BOUND):
             module.install_monitor(mon)
 
     def trained_parts(self) -> list[tuple[Any, Any]]:
         """Those of all modules."""
-        return [part for module in self._chain("checkpoint", "binded") for part in module.trained_parts()]
+        return [part for module in self._chain("checkpoint", BOUND) for part in module.trained_parts()]
 
     def _before_inference(self) -> None:
         for module in self._modules:

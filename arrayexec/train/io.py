@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from .batch import DataBatch, DataDesc, DataIter, split_rows
-from .bucket_io import BucketSentenceIter
 from .io_arrays import ArrayIter, NDArrayIter
+from .io_buckets import BucketSentenceIter
 from .io_idx import MNISTIter, read_idx
 from .io_image import ImageIter, ImageRecordInt8Iter, ImageRecordIter, ImageRecordUInt8Iter
 from .io_iterable import IterableIter

@@ -24,10 +24,10 @@ from tests.errors.recorder import PACKAGE, Recorder, checks_of
 from tests.module.resuming import Training
 
 FILES = (
-    "module/checkpoint.py", "module/together.py", "module/kvstore.py", "module/trained_state.py", "train/state_files.py",
+    "module/checkpoint.py", "module/rank_files.py", "module/kvstore.py", "module/trained_state.py", "train/state_files.py",
 )  # fmt: skip
 ELSEWHERE = {
-    "module/together.py": {
+    "module/rank_files.py": {
         "raise error": "tests/module/test_resume_ranks.py::test_what_rank_0_cannot_do_is_said_on_all",
         "on rank 0": "tests/module/test_resume_ranks.py::test_what_rank_0_cannot_do_is_said_on_all",
     },

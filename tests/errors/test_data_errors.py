@@ -25,7 +25,7 @@ from tests.errors.recorder import PACKAGE, Recorder, checks_of
 pytest.importorskip("PIL", reason="what Pillow says is part of the texts")
 
 TRAIN = PACKAGE / "train"
-NAMES = "batch bucket_io io sampler recordio image augment record_augment image_codec"
+NAMES = "batch io_buckets io sampler recordio image augment record_augment image_codec"
 RECORDER = Recorder(
     Path(__file__).parent / "texts_data.txt",
     sorted({TRAIN / f"{name}.py" for name in NAMES.split()} | set(TRAIN.glob("io_*.py"))),

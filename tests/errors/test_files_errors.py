@@ -19,14 +19,14 @@ import numpy as np
 
 from arrayexec import files
 from arrayexec.cli.convert import convert
-from arrayexec.train.mxnet_states import from_mxnet
 from arrayexec.train.optimizer import create
+from arrayexec.train.states_from_mxnet import from_mxnet
 from tests.errors.recorder import PACKAGE, Recorder, checks_of
 from tests.unit.test_files import V2, dense, params, shape
 
 RECORDER = Recorder(
     Path(__file__).parent / "texts_files.txt",
-    [*sorted((PACKAGE / "files").rglob("*.py")), PACKAGE / "train" / "mxnet_states.py", PACKAGE / "cli" / "convert.py"],
+    [*sorted((PACKAGE / "files").rglob("*.py")), PACKAGE / "train" / "states_from_mxnet.py", PACKAGE / "cli" / "convert.py"],
     internal={"ValueError"},
     elsewhere={
         "files/source.py": {

@@ -16,7 +16,7 @@ from tests.parallel.networks import mlp
 
 NAMES = (
     "base_module", "bound_module", "bucketing_module", "module", "model", "model_files", "sequential_module", "python_module",
-    "rewritten",
+    "symbol_changes",
 )  # fmt: skip
 FILES = (*(f"module/{name}.py" for name in NAMES), "parallel/training_manager.py", "parallel/merging.py")
 # what a class must define is one text, in one place

@@ -18,8 +18,8 @@ from tests.errors.recorder import PACKAGE, Recorder, checks_of
 
 # Those of test_loss_scale_errors.py, test_parallelize_errors.py, test_data_errors.py and test_rules_errors.py.
 OTHERS = (
-    "loss_scale model_helper model_optimizer batch bucket_io io sampler recordio image augment record_augment image_codec "
-    "mxnet_states state_files optimizer optimizer_base optimizer_adaptive optimizer_norms metric_classes"
+    "loss_scale model_helper model_optimizer batch io_buckets io sampler recordio image augment record_augment image_codec "
+    "states_from_mxnet state_files optimizer optimizer_base optimizer_adaptive optimizer_norms metric_classes"
 )
 OTHER_FILES = {PACKAGE / "train" / f"{name}.py" for name in OTHERS.split()}
 OTHER_FILES |= set((PACKAGE / "train").glob("io_*.py"))

@@ -1,6 +1,6 @@
 """Recurrent cells that are unrolled into a graph, one copy of their operators a step, all on the same weights."""
 
-from ..bucket_io import BucketSentenceIter
+from ..io_buckets import BucketSentenceIter
 from .base import BaseRNNCell, RNNParams
 from .cells import GRUCell, LSTMCell, RNNCell
 from .conv import ConvGRUCell, ConvLSTMCell, ConvRNNCell

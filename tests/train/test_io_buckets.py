@@ -9,7 +9,7 @@ import pytest
 
 from arrayexec.errors import AttributeValueError
 from arrayexec.train import random
-from arrayexec.train.bucket_io import BucketSentenceIter
+from arrayexec.train.io_buckets import BucketSentenceIter
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import pytest
 from arrayexec.errors import CheckpointError
 from arrayexec.files import load_mxnet_states
 from arrayexec.train import optimizer
-from arrayexec.train.mxnet_states import from_mxnet
+from arrayexec.train.states_from_mxnet import from_mxnet
 
 DATA = Path(__file__).parents[1] / "conformance" / "mxnet_files" / "resume"
 OPTIONS: dict[str, dict[str, Any]] = {"sgd": {"momentum": 0.9}, "nag": {"momentum": 0.9}, "lars": {"momentum": 0.9}}
