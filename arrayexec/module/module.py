@@ -125,7 +125,7 @@ class Module(BoundModule):
         """Make executors for batches that look like this; a module that is bound stays so unless ``force_rebind``.
 
         ``inputs_need_grad``: data get gradients, too. ``shared_module``: a module that is bound, whose parameters,
-        states and memory this one uses, by name. ``grad_req``: write, add or null; a list in the order of the
+        states, memory and optimizer this one uses. ``grad_req``: write, add or null; a list in the order of the
         arguments; or a dict (names that it has not: write). ``add`` sums up gradients until `zero_grad`.
         Raises ArgumentError, UnknownNameError, ShapeError, DeviceError.
         """
@@ -154,6 +154,8 @@ class Module(BoundModule):
         elif held is not None:
             self._set(held)
             self._params = None
+        if shared_module is not None and shared_module.optimizer_initialized:
+            self.borrow_optimizer(shared_module)
 
     def _check_shapes(self, shapes: Described) -> None:
         """ArgumentError unless all data are described, and with labels all that the symbol has."""

@@ -156,9 +156,27 @@ def predictions_with_a_loaded_model(mx):
     return {"scores": module.get_outputs()[0], "features": inner.get_outputs()[0]}
 
 
+def modules_for_many_shapes(mx):
+    """A module made for a batch of another shape on the parameters of the one before has its optimizer, too."""
+    pooled = mx.sym.Pooling(mx.sym.Variable("data"), kernel=(1, 1), global_pool=True, pool_type="avg")
+    symbol = mx.sym.SoftmaxOutput(mx.sym.FullyConnected(pooled, num_hidden=3, name="fc"), name="softmax")
+    draw, module = np.random.RandomState(5), None
+    for size in (4, 3, 5):
+        shapes = [("data", (2, 3, size, size))], [("softmax_label", (2,))]
+        before, module = module, mx.mod.Module(symbol)
+        module.bind(*shapes, shared_module=before)
+        if before is None:
+            module.init_params(arg_params=first_values(mx, symbol, data=(2, 3, 4, 4)), aux_params={})
+            module.init_optimizer(optimizer_params={"learning_rate": 0.5, "momentum": 0.9})
+        batch = mx.io.DataBatch([mx.nd.array(draw.rand(2, 3, size, size))], [mx.nd.array([0, 2])])
+        module.forward_backward(batch)
+        module.update()
+    return dict(module.get_params()[0])
+
+
 PROGRAMS = [
     initialiser_with_rules_for_many_names, optimizer_on_top_of_another, steps_of_optimizers, tests_of_numbers,
-    whole_numbers_of_numpy, predictions_with_a_loaded_model,
+    whole_numbers_of_numpy, predictions_with_a_loaded_model, modules_for_many_shapes,
 ]  # fmt: skip
 
 
