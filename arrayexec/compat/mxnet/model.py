@@ -13,10 +13,10 @@ from ...train.callback import BatchEndParam
 from .array import NDArray, unwrap, wrap_all
 from .module import BucketingModule, Module
 from .symbol import own
-from .updating import create_kvstore as _create_kvstore
-from .updating import initialize_kvstore as _initialize_kvstore
-from .updating import update_params as _update_params
-from .updating import update_params_on_kvstore as _update_params_on_kvstore
+from .training_steps import create_kvstore as _create_kvstore
+from .training_steps import initialize_kvstore as _initialize_kvstore
+from .training_steps import update_params as _update_params
+from .training_steps import update_params_on_kvstore as _update_params_on_kvstore
 
 __all__ = [
     "BatchEndParam", "FeedForward", "_create_kvstore", "_initialize_kvstore", "_update_params",

@@ -16,7 +16,8 @@ from ...errors import UnknownOperatorError as _UnknownOperatorError
 from ...errors import near_miss as _near_miss
 from ...registry import all_names as _all_names
 from ...registry import find_op as _find_op
-from . import random, updates
+from . import optimizer_steps as _optimizer_steps
+from . import random
 from .array import NDArray, wrap
 from .array import apply as _apply
 from .functions import (
@@ -150,11 +151,11 @@ _internal = op
 
 
 def __getattr__(name: str) -> Any:
-    found = None if name.startswith("__") else getattr(updates, name, None) or _function(name)
+    found = None if name.startswith("__") else getattr(_optimizer_steps, name, None) or _function(name)
     if found is None:
         raise _UnknownOperatorError(f"there is no operator '{name}' in mx.nd{_near_miss(name, __dir__())}")
     return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *updates.__all__, *_ops.list()})
+    return sorted({*__all__, *_optimizer_steps.__all__, *_ops.list()})
