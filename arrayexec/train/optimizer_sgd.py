@@ -6,6 +6,7 @@ import math
 from typing import Any, ClassVar
 
 from ..context import Array, copyto
+from ..errors import AttributeValueError
 from .optimizer_base import Factors, Key, Optimizer, State, register, used
 from .random import generator
 
@@ -40,14 +41,21 @@ class SGD(Optimizer):
         """One step of the formula of the class."""
         self._rescaled(xp, g, a, factors["rate"])
         if "momentum" not in state:
+            if "keep" not in factors:
+                raise AttributeValueError(
+                    f"{type(self).__name__}: momentum must stay 0, as it was when training began, but it is "
+                    f"{self.momentum}: begin with a small one"
+                )
             if used(factors["keep"], 1.0):
                 xp.multiply(w, factors["keep"], out=w)
             xp.subtract(w, a, out=w)
             return
         m = state["momentum"]
-        xp.multiply(m, factors["momentum"], out=m)
-        if used(factors["decay"]):
-            xp.multiply(w, factors["decay"], out=b)
+        # a momentum that has become 0 gives what is kept of the parameter
+        momentum, decay = (0.0, 1.0 - factors["keep"]) if "keep" in factors else (factors["momentum"], factors["decay"])
+        xp.multiply(m, momentum, out=m)
+        if used(decay):
+            xp.multiply(w, decay, out=b)
             xp.subtract(m, b, out=m)
         xp.subtract(m, a, out=m)
         xp.add(w, m, out=w)

@@ -50,8 +50,17 @@ def half(saved: dict[str, Any]) -> dict[str, Any]:
     return saved
 
 
+def late_momentum() -> None:
+    rule, weight = optimizer.create("sgd"), zeros(2)
+    updater = optimizer.get_updater(rule)
+    updater("w", zeros(2), weight)
+    rule.momentum = 0.9
+    updater("w", zeros(2), weight)
+
+
 cases(
     name=lambda: optimizer.create("adma"),
+    momentum=late_momentum,
     option=lambda: optimizer.create("sgd", momentun=0.9),
     option_of_another=lambda: optimizer.create("nag", warmup_epochs=3),
     common_length=lambda: optimizer.create("sgd", clip_global_norm=-1.0),

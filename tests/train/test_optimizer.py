@@ -337,3 +337,23 @@ def test_a_parameter_without_dims_moves_as_one_with_one_number(name: str) -> Non
         updater("a_weight", slope, weight)
         found.append(float(weight.reshape(())))
     assert found[0] == found[1] != 2.0
+
+
+@pytest.mark.parametrize("name", ["sgd", "nag", "lars", "lbsgd"])
+def test_momentum_may_become_0_but_not_begin_later(name: str) -> None:
+    def run(momenta: list[float], wd: float = 0.1) -> numpy.ndarray:
+        rule = optimizer.create(name, learning_rate=0.1, momentum=momenta[0], wd=wd)
+        updater = optimizer.get_updater(rule)
+        weights = [numpy.full(3, value, numpy.float32) for value in (1.0, 2.0)]
+        for momentum in momenta:
+            rule.momentum = momentum
+            updater.update_all(["a_weight", "a_bias"], [numpy.full(3, 0.5, numpy.float32)] * 2, weights)
+        return numpy.array(weights)
+
+    plain, kept = run([0.0, 0.0]), run([0.9, 0.0])
+    if name == "sgd":  # the first step of both is the plain one, and so is a second without momentum
+        numpy.testing.assert_allclose(kept, plain, 1e-6)
+    assert numpy.isfinite(kept).all()
+    if name != "nag":
+        with pytest.raises(AttributeValueError, match=r"momentum must stay 0, .* but it is 0\.9: begin with a small one"):
+            run([0.0, 0.9])
