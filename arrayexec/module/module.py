@@ -266,7 +266,7 @@ class Module(BoundModule):
                     raise CheckpointError(f"init_params: {title} must have '{name}' (or allow_missing=True){near}")
                 elif initializer is not None:
                     values[name] = np.zeros(array.shape, array.dtype)
-                    _first_value(initializer, self._symbol, kind, name, values[name])
+                    _first_value(initializer, self._symbol, name, values[name])
             for name in given or ():
                 if name not in held and self._keeps(name):
                     values[name] = given[name]  # type: ignore[index]
@@ -388,6 +388,6 @@ class Module(BoundModule):
         self._updater.set_states(states)
 
 
-def _first_value(initializer: Any, symbol: Any, kind: str, name: str, array: Array) -> None:
+def _first_value(initializer: Any, symbol: Any, name: str, array: Array) -> None:
     """Fill the array of a parameter or state by an initializer."""
     initializer(InitDesc(name, symbol.attr_dict().get(name, {})), array)

@@ -17,8 +17,8 @@ from .manager_checks import bucket_key
 from .replicas import KINDS, Replicas
 
 Array = Any
-FirstValue = Callable[[Any, str, str, Array], None]
-"""``(symbol, kind, name, host array)``: fills the array of a parameter or state that has no value yet."""
+FirstValue = Callable[[Any, str, Array], None]
+"""``(symbol, name, host array)``: fills the array of a parameter or state that has no value yet."""
 
 
 class TrainingManager(DataParallelExecutorManager):
@@ -169,11 +169,13 @@ class TrainingManager(DataParallelExecutorManager):
         self._fill(symbol, set())
 
     def _fill(self, symbol: Any, given: set[tuple[str, str]]) -> None:
-        for kind in KINDS if self.first_value is not None else ():
+        if self.first_value is None:
+            return
+        for kind in KINDS:
             for name, array in self.held(kind).items():
                 if (kind, name) not in self._replicas.written | given:
                     host = np.zeros(array.shape, array.dtype)
-                    self.first_value(symbol, kind, name, host)  # type: ignore[misc]
+                    self.first_value(symbol, name, host)
                     self._replicas.write(kind, name, host, "the first value")
 
     def _check_values(self, key: Any, names: Iterable[str]) -> None:
