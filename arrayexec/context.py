@@ -493,11 +493,18 @@ def copyto(dst: Array, src: Any) -> None:
         target.from_host(source.to_host(src), dst)
 
 
+def brought(array: Array, context: Context, role: str) -> Array:
+    """``array`` itself where it lies on the device of ``context``, else a copy there."""
+    if context.owns(array):
+        return array
+    copy = context.empty(tuple(array.shape), array.dtype, role)
+    copyto(copy, array)
+    return copy
+
+
 def add_to(total: Array, part: Array) -> None:
     """``total += part``, an array of the same shape on any device; runs on that of ``total``."""
-    context, near = context_of(total), part
-    if not context.owns(part):
-        near = context.empty(tuple(part.shape), part.dtype, "gradient")
-        copyto(near, part)
+    context = context_of(total)
+    part = brought(part, context, "gradient")
     with context.enter():
-        context.xp.add(total, near, out=total)
+        context.xp.add(total, part, out=total)

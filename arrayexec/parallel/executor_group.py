@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..context import Context, copyto
+from ..context import Context, brought, copyto
 from ..errors import NotBoundError, ShapeError, format_shape
 from ..executor import Executor, note_write
 from ..threads import cores, limited_blas
@@ -187,7 +187,7 @@ class DataParallelExecutorGroup:
         if number >= len(outputs[0]):
             return [head] * len(outputs)  # one too many, as the executors will say
         if len(outputs) == 1:
-            return [_on(self.train_execs[0].context, head)]
+            return [brought(head, self.train_execs[0].context, "input")]
         axis = self.output_axes[number] or 0
         rows = [mine[number].shape[axis] for mine in outputs]
         if head.shape[axis : axis + 1] != (sum(rows),):
@@ -201,7 +201,7 @@ class DataParallelExecutorGroup:
         """Consecutive ``rows`` of an array, each where its device is."""
         ends = np.cumsum(rows).tolist()
         return [
-            _on(executor.context, array[rows_of(axis, slice(end - count, end))])
+            brought(array[rows_of(axis, slice(end - count, end))], executor.context, "input")
             for executor, count, end in zip(self.train_execs, rows, ends, strict=True)
         ]
 
@@ -310,12 +310,3 @@ def _threads(count: int) -> ThreadPoolExecutor:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_threads.cache_clear)  # a child has none of its parent's threads
-
-
-def _on(context: Context, array: Array) -> Array:
-    """``array`` on ``context``: itself if it lies there, else a copy."""
-    if context.device.owns(array):
-        return array
-    copy = context.empty(tuple(array.shape), array.dtype, "input")
-    copyto(copy, array)
-    return copy

@@ -97,7 +97,8 @@ class DataParallelExecutorManager:
         self.param_names = known_names("param_names", param_names, own, [n for n in self.arg_names if n not in inputs])
         self.aux_names = known_names("aux_names", aux_names, self.symbol.list_auxiliary_states())
         self._inputs = inputs | set(self.arg_names) - set(self.param_names)
-        self.slices = split_input_slice(self.batch_size, self.work_load_list, short=self._short and self.batch_size > 0)
+        short = self._binds_few_rows and self.batch_size > 0
+        self.slices = split_input_slice(self.batch_size, self.work_load_list, short=short)
         self._replicas = self._make_replicas()
         self.stores = self._replicas.stores
         self._groups: dict[tuple[Any, Hashable], DataParallelExecutorGroup] = {}
@@ -201,11 +202,11 @@ class DataParallelExecutorManager:
         self._groups[place] = group  # last: the one used last
         return group
 
-    # other with more options
+    # what a manager with more options (`TrainingManager`) does otherwise
 
-    _fixed: frozenset[str] = frozenset()
-    _late = False  # whether gradients are changed before they are summed
-    _short = False  # whether fewer rows than devices may be bound
+    _fixed: frozenset[str] = frozenset()  # parameters that are not trained
+    _changes_gradients = False  # before they are summed: then none can start on its way while backward runs
+    _binds_few_rows = False  # fewer than devices
 
     def _make_replicas(self) -> Replicas:
         return Replicas(self.ctx, next(i for i, load in enumerate(self.work_load_list) if load > 0))
@@ -386,7 +387,7 @@ class DataParallelExecutorManager:
                 sync.ready(name)
 
         if group is not None:
-            early = sync is not None and not self._late and len(group.train_execs) == 1
+            early = sync is not None and not self._changes_gradients and len(group.train_execs) == 1
             group.backward(out_grads, ready if early else None)
         self._summed = False
         if sync is not None:

@@ -32,7 +32,7 @@ class TrainingManager(DataParallelExecutorManager):
     the default bucket that do not say theirs.
     """
 
-    _short = True
+    _binds_few_rows = True
 
     def __init__(
         self, symbol: Any, ctx: Sequence[Context], train_data: Any, *, grad_req: str | Mapping[str, str] = "write",
@@ -91,7 +91,7 @@ class TrainingManager(DataParallelExecutorManager):
         self.curr_execgrp = self._group(bucket_key(key), described)
 
     @property
-    def _late(self) -> bool:  # type: ignore[override]
+    def _changes_gradients(self) -> bool:  # type: ignore[override]
         return self.compression is not None or self._by_rows
 
     def _weigh(self, group: DataParallelExecutorGroup) -> None:
