@@ -12,7 +12,7 @@ import pytest
 import arrayexec
 
 PACKAGE = Path(arrayexec.__file__).resolve().parent
-EXTRAS = {"mpi", "jit", "bf16", "cuda12", "cuda13", "examples", "test", "docs", "dev"}
+EXTRAS = {"mpi", "jit", "bf16", "cuda12", "cuda13", "images", "examples", "test", "docs", "dev"}
 
 
 @pytest.fixture
@@ -40,6 +40,7 @@ def test_extras(config: configparser.ConfigParser) -> None:
     assert set(extras) == EXTRAS
     assert set(extras["mpi"]) == {"mpi4py", "mpich"}
     assert set(extras["jit"]) == {"numba"}
+    assert set(extras["images"]) == {"pillow"}
     assert extras["cuda12"] == {"cupy-cuda12x": "[ctk]>=14,<15"}
     assert extras["cuda13"] == {"cupy-cuda13x": "[ctk]>=14,<15"}
     # one command sets up the tests: they cover ranks, compiled kernels and the examples
