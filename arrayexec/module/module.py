@@ -23,7 +23,7 @@ from .base_module import BOUND, WITH_OPTIMIZER, WITH_PARAMS
 from .bound_module import BoundModule
 from .model_files import load_checkpoint, save_checkpoint
 from .rank_files import by_rank_0, load_together, save_together
-from .symbol_changes import with_frozen_statistics
+from .symbol_changes import labels_of_losses, with_frozen_statistics
 
 Array = Any
 
@@ -138,6 +138,8 @@ class Module(BoundModule):
         held = self.get_params() if self.params_initialized else None
         shapes = Described.of(data_shapes, label_shapes)
         self._check_shapes(shapes)
+        if held is not None and shared_module is None:
+            self._check_held(held)
         shared = None
         if shared_module is not None:
             if not isinstance(shared_module, Module):
@@ -167,6 +169,20 @@ class Module(BoundModule):
         if labels and sorted(wanted) != sorted(name for name in labels if name in arguments):  # others nobody reads
             raise ArgumentError(f"bind: label_shapes must describe label_names {wanted}, but describe {labels}")
 
+    def _check_held(self, params: tuple[Mapping[str, Array], Mapping[str, Array]]) -> None:
+        """CheckpointError where a file that was loaded has not all that the symbol has."""
+        for names, given in zip((self._parameters, self._symbol.list_auxiliary_states()), params, strict=True):
+            missing = next((name for name in names if name not in given), None)
+            if missing is not None:
+                told = f"the checkpoint must have '{missing}'{near_miss(missing, given)}"
+                raise CheckpointError(f"bind: {told}\n  to do without it use load_checkpoint, and allow_missing=True")
+
+    @property
+    def _parameters(self) -> list[str]:
+        """The arguments that are no inputs."""
+        inputs = {*self._data_names, *self._label_names, *self._state_names, *labels_of_losses(self._symbol)}
+        return [name for name in self._symbol.list_arguments() if name not in inputs]
+
     def _make_manager(self, comm: Any) -> None:
         """Bind anew, with nothing but zeros for parameters."""
         arguments = self._symbol.list_arguments()
@@ -187,8 +203,6 @@ class Module(BoundModule):
         for one in requests:
             if one not in ("write", "add", "null"):
                 raise ArgumentError(f"bind: grad_req must be write, add or null, but it is {one!r}")
-        inputs = {*self._data_names, *self._label_names, *self._state_names}
-        parameters = [name for name in arguments if name not in inputs]
         shapes, names = self._shapes, [item.name for item in self._shapes.provide_data]
         labels = [item.name for item in shapes.provide_label] or self._label_names
         source = self._announced
@@ -201,7 +215,7 @@ class Module(BoundModule):
                 default_bucket_key=self._default_key, buckets=getattr(source, "buckets", None),
                 describe=getattr(source, "describe", None), num_batches=getattr(source, "num_batches", None),
             ),
-            param_names=parameters, work_load_list=self._work_load_list, logger=self.logger, grad_req=request,
+            param_names=self._parameters, work_load_list=self._work_load_list, logger=self.logger, grad_req=request,
             fixed=self._fixed, input_grads=names if self.inputs_need_grad else (), group2ctxs=self._group2ctxs,
             shared=self._shared, names=(names, labels), comm=comm, max_groups=self._max_groups,
             loss_weighting=self._loss_weighting,
@@ -348,7 +362,7 @@ class Module(BoundModule):
             self._comm.allreduce(rows)
         rescale = 1.0 / int(rows[0])
         if isinstance(optimizer, str):
-            given = dict(optimizer_params)
+            given = dict(optimizer_params or ())
             if "rescale_grad" not in given and rescale != 1 and self._speaks():
                 self._warn_of_two_divisions(rescale)
             optimizer = optimizers.create(optimizer, **{"rescale_grad": rescale, "sym": self._symbol, **given})

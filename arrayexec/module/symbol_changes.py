@@ -1,4 +1,4 @@
-"""Symbols with small changes: layers that stay as they are, files without the casts of mixed precision."""
+"""Symbols looked at and changed: layers that stay as they are, labels, files without the casts of mixed precision."""
 
 from __future__ import annotations
 
@@ -23,6 +23,17 @@ def with_frozen_statistics(symbol: Symbol, fixed: Collection[str]) -> Symbol:
         inputs = [(copies[graph.index[id(source)]], i) for source, i in node.inputs]
         copies.append(Node(op, node.name, node.attributes, inputs, node.source))
     return Symbol([(copies[graph.index[id(node)]], i) for node, i in symbol.heads])
+
+
+def labels_of_losses(symbol: Symbol) -> set[str]:
+    """Variables that are read as labels alone, whatever their names."""
+    found, others = set[str](), set[str]()
+    for node in symbol.graph.nodes:
+        for place, (source, _) in enumerate(node.inputs):
+            label = node.signature is not None and node.signature.inputs[place : place + 1] == ("label",)
+            if source.op is None:
+                (found if label else others).add(source.name)
+    return found - others
 
 
 def without_amp_casts(symbol: Symbol) -> Symbol:

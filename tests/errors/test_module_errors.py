@@ -107,6 +107,9 @@ cases(
     states_count=after(ready, lambda m: m.set_states([X])),
     file_of_a_list=lambda: (ax.nd.save("x.params", [X]), ready().load_params("x.params")),
     file_names_twice=lambda: (ax.nd.save("x.params", {"w": X, "arg:w": X}), ready().load_params("x.params")),
+    file_without_a_parameter=lambda: (ready().save_checkpoint("x", 1), ax.nd.save(
+        "x-0001.params", {n: a for n, a in ax.nd.load("x-0001.params").items() if n != "arg:fc2_bias"}
+    ), bound(Module.load("x", 1))),
     pickled=after(ready, pickle.dumps),
     bad_rebind=after(ready, lambda m: m.bind([("data", (0, 6))], LABEL, force_rebind=True)),
 )

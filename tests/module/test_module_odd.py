@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import arrayexec as ax
-from arrayexec.errors import ArgumentError
+from arrayexec.errors import ArgumentError, CheckpointError
 from tests.module.test_module import X, Y, assert_same, batch, ready, values
 from tests.parallel.networks import mlp
 
@@ -91,3 +92,33 @@ def test_a_store_for_ranks_leaves_out_padded_rows_with_one_rank_too(devices: int
         found.append(module.get_params())
     assert_same(found[0], found[1])
     assert not np.allclose(found[0][0]["fc1_weight"], found[2][0]["fc1_weight"], 1e-4)
+
+
+@pytest.mark.parametrize("devices", [1, 3])
+def test_labels_that_are_not_named_are_no_parameters(devices: int, tmp_path: Path) -> None:
+    trained = ready()
+    module = ax.mod.Module(mlp(), label_names=None, context=CPUS[:devices])
+    module.bind([("data", (8, 6))], for_training=False)
+    module.set_params(*trained.get_params())  # all there are
+    np.testing.assert_allclose(module.predict(X), trained.predict(X), 1e-5)
+    np.testing.assert_allclose(module.predict(ax.io.NDArrayIter(X, Y, 7)), trained.predict(X), 1e-5)
+    trained.save_checkpoint(tmp_path / "net", 1)
+    module = ax.mod.Module.load(tmp_path / "net", 1, label_names=None)
+    module.bind([("data", (5, 6))], for_training=False)
+    np.testing.assert_allclose(module.predict(X), trained.predict(X), 1e-5)
+
+
+def test_a_file_that_lacks_a_parameter_is_refused_by_bind(tmp_path: Path) -> None:
+    trained, prefix = ready(), str(tmp_path / "net")
+    trained.save_checkpoint(prefix, 1)
+    held = ax.nd.load(prefix + "-0001.params")
+    del held["arg:fc1_bias"]
+    ax.nd.save(prefix + "-0001.params", held)
+    module = ax.mod.Module.load(prefix, 1)
+    with pytest.raises(CheckpointError, match="bind: the checkpoint must have 'fc1_bias'"):
+        module.bind([("data", (8, 6))], [("softmax_label", (8,))])
+    assert not module.binded
+    symbol, arg_params, aux_params = ax.model.load_checkpoint(prefix, 1)
+    module = ax.mod.Module(symbol)
+    module.bind([("data", (8, 6))], [("softmax_label", (8,))])
+    module.set_params(arg_params, aux_params, allow_missing=True)
