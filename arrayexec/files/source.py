@@ -70,6 +70,7 @@ class Source:
         self.at = 0  # where what was read last begins
 
     def fail(self, fact: str) -> Never:
+        """FileFormatError with the path, the offset and what it holds."""
         raise FileFormatError(f"{self.path!r}, byte {self.at}{self.item}: {fact}")
 
     def start(self, nbytes: int) -> bytes:
@@ -100,6 +101,7 @@ class Source:
             self.fail(f"{nbytes} bytes were there for {what}, but {got} could be read: is the file being written?")
 
     def number(self, form: str, what: str) -> int:
+        """The next number, little-endian, of a type of ``struct``."""
         return int(struct.unpack("<" + form, self.take(struct.calcsize("<" + form), what))[0])
 
     def count(self, what: str, least: int) -> int:
@@ -132,6 +134,7 @@ class Source:
             self.check_read(file.readinto(piece), len(piece), what)
 
     def shaped(self, flat: Array, shape: tuple[int, ...], what: str) -> Array:
+        """The elements of ``flat``, which are as many, in a shape."""
         try:
             return flat.reshape(shape)
         except ValueError:  # 0 elements, and dims that no array can have

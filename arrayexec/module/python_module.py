@@ -57,7 +57,7 @@ class PythonModule(BaseModule):
         self, data_shapes: Sequence[Any], label_shapes: Sequence[Any] | None = None, for_training: bool = True,
         inputs_need_grad: bool = False, force_rebind: bool = False, shared_module: Any = None, grad_req: Any = "write",
     ) -> None:  # fmt: skip
-        """Take note of the shapes."""
+        """Take note of the shapes. Raises ArgumentError for other names, and another ``grad_req`` than 'write'."""
         if self.binded and not force_rebind:
             return
         if grad_req != "write":
@@ -119,7 +119,11 @@ class PythonModule(BaseModule):
 
 
 class PythonLossModule(PythonModule):
-    """A loss: the output is the data; ``grad_func(data, label)`` (or `_backward_impl`) gives its gradient."""
+    """A loss: the output is the data; ``grad_func(data, label)`` (or `_backward_impl`) gives its gradient.
+
+    Data, output and gradient have one shape. Raises ArgumentError for several inputs or labels, NotBoundError for calls
+    out of order.
+    """
 
     def __init__(
         self, name: str = "pyloss", data_names: Sequence[str] = ("data",),

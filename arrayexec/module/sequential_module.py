@@ -31,7 +31,10 @@ class SequentialModule(BaseModule):
         self._labels: Sequence[Array] | None = None  # of the rows that were run, where that is not all of the batch
 
     def add(self, module: BaseModule, **kwargs: bool) -> SequentialModule:
-        """Put a module at the end; gives the chain, so that calls can be chained, too."""
+        """Put a module at the end; gives the chain, so that calls can be chained, too.
+
+        Raises ArgumentError for options other than ``take_labels`` and ``auto_wiring``.
+        """
         known = (self.META_TAKE_LABELS, self.META_AUTO_WIRING)
         for name in kwargs:
             if name not in known:
@@ -80,7 +83,10 @@ class SequentialModule(BaseModule):
         self, data_shapes: Sequence[Any], label_shapes: Sequence[Any] | None = None, for_training: bool = True,
         inputs_need_grad: bool = False, force_rebind: bool = False, shared_module: Any = None, grad_req: Any = "write",
     ) -> None:  # fmt: skip
-        """Bind all modules; see `Module.bind`. A chain has no ``shared_module``."""
+        """Bind all modules; see `Module.bind`. A chain has no ``shared_module``.
+
+        Raises ArgumentError where it has no modules, or outputs do not fit what the next one wants.
+        """
         modules = self._chain("bind")
         if self.binded and not force_rebind:
             return

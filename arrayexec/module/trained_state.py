@@ -24,13 +24,17 @@ class TrainedState(Protocol):
     def comm(self) -> Communicator | None:
         """The ranks, if there are several."""
 
-    def common_state(self) -> dict[str, Any]: ...
+    def common_state(self) -> dict[str, Any]:
+        """What is the same on all ranks, or their mean; collective."""
 
-    def own_state(self) -> dict[str, Any]: ...
+    def own_state(self) -> dict[str, Any]:
+        """What this rank and its devices have alone."""
 
-    def check_state(self, common: Mapping[str, Any]) -> None: ...
+    def check_state(self, common: Mapping[str, Any]) -> None:
+        """CheckpointError where `common_state` is that of something else; nothing has changed then."""
 
-    def restore_state(self, common: Mapping[str, Any], own: Mapping[str, Any] | None) -> None: ...
+    def restore_state(self, common: Mapping[str, Any], own: Mapping[str, Any] | None) -> None:
+        """Go on from both; ``own`` None: there were other ranks. Collective, after `check_state`."""
 
 
 class ManagerState:

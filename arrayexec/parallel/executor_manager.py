@@ -191,7 +191,7 @@ class DataParallelExecutorManager:
             before = self._replicas.names()
             group = DataParallelExecutorGroup(
                 symbol, arguments, parameters, self.ctx, slices, described, stores=self.stores, logger=self.logger,
-                **self._group_options(symbol, parameters),
+                **self._group_options(parameters),
             )  # fmt: skip
             self._replicas.take(self._kept, zip(KINDS, (group.param_names, group.aux_names), strict=True))
             self._bring(symbol)
@@ -211,7 +211,7 @@ class DataParallelExecutorManager:
     def _make_replicas(self) -> Replicas:
         return Replicas(self.ctx, next(i for i, load in enumerate(self.work_load_list) if load > 0))
 
-    def _group_options(self, symbol: Any, parameters: Sequence[str]) -> dict[str, Any]:
+    def _group_options(self, parameters: Sequence[str]) -> dict[str, Any]:
         return {"grad_req": self.grad_req}
 
     def _bring(self, symbol: Any) -> None:

@@ -68,7 +68,7 @@ class TrainingManager(DataParallelExecutorManager):
     def _make_replicas(self) -> Replicas:
         return super()._make_replicas() if self._shared is None else self._shared._replicas
 
-    def _group_options(self, symbol: Any, parameters: Sequence[str]) -> dict[str, Any]:
+    def _group_options(self, parameters: Sequence[str]) -> dict[str, Any]:
         wanted = {name: self._request(name) for name in (*parameters, *self._input_grads)}
         return {"grad_req": wanted, "group2ctxs": self._group2ctxs}
 

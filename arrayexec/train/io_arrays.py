@@ -53,10 +53,9 @@ class NDArrayIter(ArrayRows):
     data, label: an array, a list of arrays (named ``_0_data``, ``_1_data``, …) or a dict name → array,
     all with the same number of rows. Of a `numpy.memmap` (also ``numpy.load(path, mmap_mode='r')``) only
     the rows of the batch are read, so it may be larger than memory; arrays of other packages are read whole.
-    last_batch_handle: ``pad`` fills the
-    last batch up with rows from the beginning and tells their count, ``discard`` drops it, ``roll_over``
-    lets its rows lead the next epoch. ``shuffle`` draws a new order for every epoch from ``seed`` (None:
-    the one seed). ``num_shards`` and ``shard_id``: see `batch`.
+    ``last_batch_handle``: ``pad`` fills the last batch up with rows from the beginning and tells their count,
+    ``discard`` drops it, ``roll_over`` lets its rows lead the next epoch. ``shuffle`` draws a new order for every
+    epoch from ``seed`` (None: the one seed). ``num_shards`` and ``shard_id``: see `ShardedSampler`.
 
     Raises ShapeError where lengths differ, AttributeValueError for options that mean nothing.
     """

@@ -74,6 +74,7 @@ class MNISTIter(RowIter):
     ``shuffle`` draws a new order for every epoch from ``seed`` (None: the one seed). The last batch is
     dropped where it is not full, as MXNet does, or treated as ``last_batch_handle`` says (see `NDArrayIter`).
     ``num_parts`` and ``part_index``: see `ImageRecordIter`. ``input_shape``: another shape of an image.
+    ``silent`` and ``prefetch_buffer`` change nothing.
 
     Raises FileFormatError for what is no idx file, ShapeError for files that do not belong together.
     """

@@ -97,7 +97,8 @@ class CSVIter(ArrayRows):
     Every line of ``data_csv`` is one sample of ``data_shape``, every line of ``label_csv`` one label of
     ``label_shape`` ((1,): a number); without ``label_csv`` labels are 0. ``dtype``: of data and label. The
     last batch is filled up with rows from the beginning, which `pad` counts; every epoch begins at the first
-    row, whatever ``round_batch`` says. ``num_parts`` and ``part_index``: see `ImageRecordIter`.
+    row, whatever ``round_batch`` says. ``num_parts`` and ``part_index``: see `ImageRecordIter`. Nothing is
+    read ahead, whatever ``prefetch_buffer`` says.
 
     Raises FileFormatError, with line and offset, for a line that is no such row, ShapeError where the files
     have different numbers of rows.
@@ -185,7 +186,7 @@ class LibSVMIter(RowIter):
     """Dense batches of the sparse rows ``label index:value …`` of a file (or of all files of a folder); indices from 0.
 
     Rows are kept sparse in memory. With ``label_libsvm``, labels are the sparse rows of that file. The last
-    batch is filled up as in `CSVIter`.
+    batch is filled up as in `CSVIter`, and ``round_batch`` and ``prefetch_buffer`` change nothing either.
 
     Raises FileFormatError, with line and offset, for a line that is no such row.
     """
