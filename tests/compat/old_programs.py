@@ -75,6 +75,28 @@ def optimizer_on_top_of_another(mx):
     return dict(module.get_params()[0])
 
 
+def optimizer_that_asks_for_names(mx):
+    @mx.optimizer.register
+    class FasterBias(mx.optimizer.Optimizer):
+        def create_state(self, index, weight):
+            return mx.nd.zeros(weight.shape, weight.context, dtype=weight.dtype)
+
+        def update(self, index, weight, grad, state):
+            self._update_count(index)
+            rate = self._get_lr(index) * (3 if self.idx2name[index].endswith("bias") else 1)
+            state[:] = 0.9 * state - rate * (grad * self.rescale_grad + self._get_wd(index) * weight)
+            weight += state
+
+    symbol = perceptron(mx)
+    module = mx.mod.Module(symbol)
+    module.fit(
+        mx.io.NDArrayIter(ROWS, CLASSES, 10), optimizer="fasterbias", optimizer_params={"learning_rate": 0.1, "wd": 0.1},
+        arg_params=first_values(mx, symbol, data=(10, 8)), initializer=None, num_epoch=2,
+    )  # fmt: skip
+    names = module._optimizer.idx2name
+    return {"values": dict(module.get_params()[0]), "names": [len(names), names[0], 7 in names, names.get(7)]}
+
+
 def steps_of_optimizers(mx):
     draw, found = np.random.RandomState(0), {}
 
@@ -175,7 +197,8 @@ def modules_for_many_shapes(mx):
 
 
 PROGRAMS = [
-    initialiser_with_rules_for_many_names, optimizer_on_top_of_another, steps_of_optimizers, tests_of_numbers,
+    initialiser_with_rules_for_many_names, optimizer_on_top_of_another, optimizer_that_asks_for_names,
+    steps_of_optimizers, tests_of_numbers,
     whole_numbers_of_numpy, predictions_with_a_loaded_model, modules_for_many_shapes,
 ]  # fmt: skip
 

@@ -119,8 +119,8 @@ class _Handed(BaseModule):
     @property
     def _param_names(self) -> list[str]:
         """Names of the arguments that are no inputs."""
-        inputs = {*self._data_names, *self._label_names, *self._state_names}
-        return [name for name in self._symbol.list_arguments() if name not in inputs]
+        inputs = {*self.data_names, *self.label_names, *self._state_names}  # type: ignore[attr-defined]
+        return [name for name in self.symbol.list_arguments() if name not in inputs]
 
 
 class _Group:

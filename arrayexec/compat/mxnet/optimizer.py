@@ -13,6 +13,22 @@ __path__: list[str] = []  # programs import from modules inside this one
 __all__ = ["Optimizer", "Updater", "create", "get_updater", "register"]
 
 
+class _Names(dict[Any, str]):
+    """Names by index that know themselves, too."""
+
+    def __contains__(self, key: object) -> bool:
+        return super().__contains__(key) or key in self.values()
+
+    def __missing__(self, key: Any) -> str:
+        if key in self:
+            return str(key)
+        raise KeyError(key)
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The name of an index, or ``default``."""
+        return super().get(key, str(key) if key in self else default)
+
+
 class Optimizer(_core.Optimizer):
     """Base of optimizers: a subclass gives ``create_state(index, weight)`` and ``update(index, weight, grad, state)``.
 
@@ -23,6 +39,15 @@ class Optimizer(_core.Optimizer):
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
         _take_arrays(self)
+
+    @property
+    def idx2name(self) -> _Names:  # type: ignore[override]
+        """Names of parameters by index; a name, which is what modules give as an index, stands for itself."""
+        return self._names
+
+    @idx2name.setter
+    def idx2name(self, names: Any) -> None:
+        self._names = _Names(names)
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -113,6 +138,7 @@ def create(name: Any, **kwargs: Any) -> Any:
     found = _core.create(name, **kwargs)
     if not isinstance(found, Optimizer):
         found.__class__ = __getattr__(type(found).__name__)
+        found.idx2name = found.__dict__.pop("idx2name")
         _take_arrays(found)
     return found
 
