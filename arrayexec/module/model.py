@@ -1,4 +1,4 @@
-"""Files of models, and `FeedForward`, the older face of training."""
+"""The public face of models: `FeedForward`, the older face of training, and the functions of `model_files`."""
 
 from __future__ import annotations
 
@@ -48,6 +48,9 @@ class FeedForward:
         self.arg_params, self.aux_params = arg_params, aux_params
         self._label_names: list[str] = []  # of the last training
         self._predictor: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_predictor": None}  # made anew when it is needed
 
     # --- training ----------------------------------------------------------------------------------------------
 

@@ -122,3 +122,12 @@ def test_a_file_that_lacks_a_parameter_is_refused_by_bind(tmp_path: Path) -> Non
     module = ax.mod.Module(symbol)
     module.bind([("data", (8, 6))], [("softmax_label", (8,))])
     module.set_params(arg_params, aux_params, allow_missing=True)
+
+
+def test_feed_forward_is_pickled_with_its_parameters() -> None:
+    model = ax.model.FeedForward(mlp(), num_epoch=2, numpy_batch_size=8, learning_rate=0.1)
+    model.fit(X, Y)
+    expected = model.predict(X)
+    for again in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        assert np.array_equal(again.predict(X), expected)
+    assert np.array_equal(model.predict(X), expected)
