@@ -1,4 +1,7 @@
-"""Progress while training: functions that are called after every batch with a `BatchEndParam`."""
+"""Progress while training: functions that are called after every batch with a `BatchEndParam`.
+
+Those that need modules or files are in `arrayexec.module.callback`, the public face of all.
+"""
 
 from __future__ import annotations
 
