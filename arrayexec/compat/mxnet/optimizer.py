@@ -40,8 +40,8 @@ class Optimizer(_core.Optimizer):
         super().__init__(*args, **keywords)
         _take_arrays(self)
 
-    @property
-    def idx2name(self) -> _Names:  # type: ignore[override]
+    @property  # type: ignore[override]
+    def idx2name(self) -> _Names:
         """Names of parameters by index; a name, which is what modules give as an index, stands for itself."""
         return self._names
 
