@@ -188,6 +188,11 @@ class BaseModule:
         """The axis of every output that has the rows of the batch."""
         return [0] * len(self.output_names)
 
+    @staticmethod
+    def _merged(parts: Sequence[Array], axis: int | None) -> Array:
+        """One array of the outputs of several batches."""
+        return merged(parts, axis, context_of(parts[0]))
+
     def _has_ranks(self) -> bool:
         """Whether gradients are summed over ranks."""
         return False
@@ -285,7 +290,7 @@ class BaseModule:
                     f"predict: the outputs of all batches must fit together, but their shapes are "
                     f"{', '.join(str(part.shape) for part in parts[:4])}: give merge_batches=False"
                 )
-            found.append(merged(parts, axis, context_of(parts[0])))
+            found.append(self._merged(parts, axis))
         return found if always_output_list or len(found) > 1 else found[0]
 
     def fit(

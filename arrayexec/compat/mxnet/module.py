@@ -5,7 +5,7 @@ A program's class may stand on any of them: what it defines itself is called wit
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ... import module as _core
@@ -28,16 +28,13 @@ class BaseModule(_core.BaseModule):
         always_output_list: bool = False, sparse_row_id_fn: Any = None, **_: Any,
     ) -> Any:  # fmt: skip
         """The outputs for an iterator's batches, or an array, without rows that only fill up a batch."""
-        if hasattr(eval_data, "shape"):
-            self.forward(DataBatch([wrap(eval_data)]), is_train=False)
-            outputs = self.get_outputs()
-            return outputs if always_output_list or len(outputs) > 1 else outputs[0]
-        batches = [outputs for outputs, _, _ in self.iter_predict(eval_data, num_batch, reset)]
-        if not batches or not merge_batches:
-            return batches
-        parts = zip(zip(*batches, strict=True), self._output_axes(), strict=True)
-        found = [wrap(merged(unwrap(list(rows)), axis, rows[0].context), rows[0].context) for rows, axis in parts]
-        return found if always_output_list or len(found) > 1 else found[0]
+        given = wrap(eval_data) if hasattr(eval_data, "shape") else eval_data
+        return super().predict(given, num_batch, merge_batches, reset, always_output_list)
+
+    @staticmethod
+    def _merged(parts: Sequence[Any], axis: int | None) -> Any:
+        context = parts[0].context
+        return wrap(merged(unwrap(list(parts)), axis, context), context)
 
     def _without_pad(self, batch: Any, *others: Any) -> Any:
         found = super()._without_pad(plain_batch(batch), *others)
