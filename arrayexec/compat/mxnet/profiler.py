@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["dump", "dumps", "pause", "profiler_set_config", "profiler_set_state", "resume", "set_config", "set_state"]
+__all__ = ["dump", "dump_profile", "dumps", "pause", "profiler_set_config", "profiler_set_state", "resume", "set_config", "set_state"]
 
 
 def set_config(**kwargs: Any) -> None:
@@ -36,4 +36,4 @@ def dumps(reset: bool = False, format: str = "table", sort_by: str = "total", as
     return "nothing is recorded here: see memory_plan() and debug_str() of an executor\n"
 
 
-profiler_set_config, profiler_set_state = set_config, set_state
+profiler_set_config, profiler_set_state, dump_profile = set_config, set_state, dump
