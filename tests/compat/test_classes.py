@@ -194,7 +194,7 @@ def test_labels_and_predictions_are_counted() -> None:
     one, other = mx.nd.ones((2,)), mx.nd.ones((3,))
     assert mx.metric.check_label_shapes([one], [other]) == ([one], [other])
     assert mx.metric.check_label_shapes(one, mx.nd.zeros((2,)), wrap=True, shape=True)[0] == [one]
-    with pytest.raises(ValueError, match="the same shape"):
+    with pytest.raises(ValueError, match="the shape of predictions"):
         mx.metric.check_label_shapes(one, other, shape=True)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...errors import ShapeError
 from ...train import metric as _core
 from ...train import metric_base as _base
 from .array import unwrap, wrap
@@ -86,16 +85,7 @@ def alias(*aliases: str) -> Any:
     return _base.register(*aliases)
 
 
-def check_label_shapes(labels: Any, preds: Any, wrap: bool = False, shape: bool = False) -> tuple[Any, Any]:
-    """The labels and predictions, in lists with ``wrap``; ShapeError unless they are as many (of equal ``shape``)."""
-    counts = (labels.shape, preds.shape) if shape else (len(labels), len(preds))
-    if counts[0] != counts[1]:
-        what = "the same shape" if shape else "the same number"
-        raise ShapeError(f"labels and predictions must have {what}, but they have {counts[0]} and {counts[1]}")
-    if wrap:
-        return tuple([one] if hasattr(one, "shape") else one for one in (labels, preds))  # type: ignore[return-value]
-    return labels, preds
-
+check_label_shapes = _base.check_label_shapes
 
 _classes: dict[type, type] = {
     _base.EvalMetric: EvalMetric, _base.CompositeEvalMetric: CompositeEvalMetric, _base.CustomMetric: CustomMetric,
