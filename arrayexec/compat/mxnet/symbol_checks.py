@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ...context import Context, asnumpy, current_context
+from ...context import Context, current_context
 from ...errors import ArgumentError, BindError, near_miss
 from .array import unwrap
 from .functions import array
-from .tolerances import get_atol, get_rtol, mismatch
+from .tolerances import get_atol, get_rtol, mismatch, on_host
 
 _rng = np.random.RandomState(4321)
 
@@ -28,7 +28,7 @@ def _named(names: Sequence[str], given: Any, who: str, ctx: Context, dtype: Any)
         raise BindError(f"{who}: {len(given)} arrays for {len(names)} names: {', '.join(names)}")
     found = {}
     for name, value in (given if isinstance(given, Mapping) else dict(zip(names, given, strict=True))).items():
-        host = np.asarray(_host(value))
+        host = on_host(value)
         found[name] = array(host, ctx, host.dtype if host.dtype.kind in "iub" else dtype)
     return found
 
@@ -42,13 +42,8 @@ def _states(sym: Any, given: Any, arguments: Mapping[str, Any], who: str, ctx: C
     return {name: value.astype(types.get(name, np.float32)) for name, value in found.items()}
 
 
-def _host(value: Any) -> Any:
-    plain = unwrap(value)
-    return asnumpy(plain) if hasattr(plain, "shape") else plain
-
-
 def _compare(found: Any, expected: Any, rtol: Any, atol: Any, equal_nan: bool, names: tuple[str, str]) -> None:
-    text = mismatch(np.asarray(_host(found)), np.asarray(_host(expected)), rtol, atol, equal_nan, names)
+    text = mismatch(on_host(found), on_host(expected), rtol, atol, equal_nan, names)
     if text:
         raise AssertionError(text)
 
@@ -100,7 +95,7 @@ def check_symbolic_backward(
     executor.forward(is_train=True)
     heads = [out_grads[name] for name in sym.list_outputs()] if isinstance(out_grads, Mapping) else out_grads
     if heads is not None:
-        heads = [array(_host(head), context, dtype) for head in heads]
+        heads = [array(on_host(head), context, dtype) for head in heads]
     executor.backward(heads)
     for name, value in wanted.items():
         start = before[name].astype(dtype)
@@ -134,7 +129,7 @@ def _numeric(
         return sum(float((out.asnumpy().astype(np.float64) * head).sum()) for out, head in pairs)
 
     for name, value in location.items():
-        target, here = executor.arg_dict[name], np.array(_host(value))
+        target, here = executor.arg_dict[name], np.array(on_host(value))
         if here.dtype.kind != "f":
             continue
         gradient = np.zeros(here.shape, np.float64)
@@ -205,8 +200,8 @@ def check_consistency(
     values = {}
     for name, value in first.arg_dict.items():
         draw = _rng.uniform(-scale, scale, value.shape) if use_uniform else _rng.normal(0.0, scale, value.shape)
-        values[name] = np.asarray(_host((arg_params or {}).get(name, draw)))
-    states = {name: np.asarray(_host((aux_params or {}).get(name, 0.0))) for name in first.aux_dict}
+        values[name] = on_host((arg_params or {}).get(name, draw))
+    states = {name: on_host((aux_params or {}).get(name, 0.0)) for name in first.aux_dict}
     for executor in executors:
         for name, value in values.items():
             executor.arg_dict[name][:] = value

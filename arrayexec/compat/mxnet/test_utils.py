@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...context import Context, asnumpy, current_context, num_gpus
+from ...context import Context, current_context, num_gpus
 from ...errors import BackendUnavailableError
 from .array import unwrap
 from .functions import array
@@ -22,7 +22,16 @@ from .symbol_checks import (
     numeric_grad,
     simple_forward,
 )
-from .tolerances import default_atols, default_numeric_eps, default_rtols, get_atol, get_rtol, get_tols, mismatch
+from .tolerances import (
+    default_atols,
+    default_numeric_eps,
+    default_rtols,
+    get_atol,
+    get_rtol,
+    get_tols,
+    mismatch,
+    on_host,
+)
 
 __all__ = [
     "almost_equal", "almost_equal_ignore_nan", "assert_allclose", "assert_almost_equal",
@@ -60,14 +69,9 @@ def list_gpus() -> range:
     return range(num_gpus())
 
 
-def _host(value: Any) -> np.ndarray[Any, Any]:
-    plain = unwrap(value)
-    return np.asarray(asnumpy(plain) if hasattr(plain, "shape") else plain)
-
-
 def same(a: Any, b: Any) -> bool:
     """Whether two arrays have equal shapes and values."""
-    return bool(np.array_equal(_host(a), _host(b)))
+    return bool(np.array_equal(on_host(a), on_host(b)))
 
 
 def same_array(array1: Any, array2: Any) -> bool:
@@ -83,7 +87,7 @@ def almost_equal(
     use_broadcast: bool = True,
 ) -> bool:  # fmt: skip
     """Whether two arrays are equal within ``atol + rtol · |b|``; the tolerances are those of their types by default."""
-    return not mismatch(_host(a), _host(b), rtol, atol, equal_nan)
+    return not mismatch(on_host(a), on_host(b), rtol, atol, equal_nan)
 
 
 def assert_almost_equal(
@@ -91,7 +95,7 @@ def assert_almost_equal(
     equal_nan: bool = False, use_broadcast: bool = True, mismatches: Sequence[int] = (10, 10),
 ) -> None:  # fmt: skip
     """As `almost_equal`, but AssertionError that names the largest difference."""
-    text = mismatch(_host(a), _host(b), rtol, atol, equal_nan, names)
+    text = mismatch(on_host(a), on_host(b), rtol, atol, equal_nan, names)
     if text:
         raise AssertionError(text)
 
@@ -102,7 +106,7 @@ def assert_allclose(a: Any, b: Any, rtol: float = 1e-07, atol: float = 0, equal_
 
 
 def _without_nan(a: Any, b: Any) -> tuple[Any, Any]:
-    one, other = np.array(_host(a)), np.array(_host(b))
+    one, other = np.array(on_host(a)), np.array(on_host(b))
     missing = np.isnan(one) | np.isnan(other)
     one[missing] = other[missing] = 0
     return one, other

@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from ...context import asnumpy
+from .array import unwrap
+
 _RTOL = {"float16": 1e-2, "float32": 1e-4, "float64": 1e-5}
 _ATOL = {"float16": 1e-1, "float32": 1e-3, "float64": 1e-20}
 _EPS = {"float16": 2.0**-6, "float32": 2.0**-9, "float64": 2.0**-14}
@@ -41,6 +44,12 @@ def get_tols(x: Any, y: Any, rtol: float | None, atol: float | None) -> tuple[fl
     """The tolerances given, else the wider ones of two arrays' types (lists count as float64)."""
     kinds = [np.dtype(getattr(one, "dtype", np.float64)) for one in (x, y)]
     return max(get_rtol(rtol, kind) for kind in kinds), max(get_atol(atol, kind) for kind in kinds)
+
+
+def on_host(value: Any) -> np.ndarray[Any, Any]:
+    """The NumPy array of an NDArray, of an array of any device, of lists and numbers."""
+    plain = unwrap(value)
+    return np.asarray(asnumpy(plain) if hasattr(plain, "shape") else plain)
 
 
 def mismatch(
