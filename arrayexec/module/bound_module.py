@@ -31,6 +31,7 @@ class BoundModule(BaseModule):
         self._label_names: list[str] = []
         self._state_names: list[str] = []
         self._shapes: Described
+        self._labels_read: list[str] = []
         self._manager: TrainingManager | None = None
         self._updater: Any = None
         self._kvstore: Any = None
@@ -137,17 +138,25 @@ class BoundModule(BaseModule):
                 what = type(arrays).__name__
                 raise ArgumentError(f"forward: {role} of a batch must be a list of arrays, but it is a {what}")
         labels = getattr(batch, "label", None) if self._label_names else None
+        shapes = self._shapes
+        data_names = [item.name for item in shapes.provide_data]
+        label_names = [item.name for item in shapes.provide_label] or self._label_names
         return SimpleNamespace(
             data=batch.data, label=labels, pad=getattr(batch, "pad", None), first_row=getattr(batch, "first_row", 0),
             global_rows=getattr(batch, "global_rows", None), bucket_key=getattr(batch, "bucket_key", None),
-            provide_data=self._as_bound(getattr(batch, "provide_data", None)),
-            provide_label=self._as_bound(getattr(batch, "provide_label", None)) if labels else None,
+            provide_data=self._as_bound(getattr(batch, "provide_data", None), data_names),
+            provide_label=self._as_bound(getattr(batch, "provide_label", None), label_names) if labels else None,
         )  # fmt: skip
 
-    def _as_bound(self, items: Sequence[Any] | None) -> list[DataDesc]:
+    _by_position = True  # whether inputs all of whose names are unknown are taken in their order, as MXNet does
+
+    def _as_bound(self, items: Sequence[Any] | None, names: Sequence[str]) -> list[DataDesc]:
         """Descriptions of a batch with the types and layouts that were bound: arrays are cast to them."""
         bound = {item.name: item for item in self._shapes.all}
         given = [describe(item) for item in items or ()]
+        known = {*bound, *self._label_names}
+        if self._by_position and len(given) == len(names) and not known & {item.name for item in given}:
+            given = [DataDesc(name, item.shape) for name, item in zip(names, given, strict=True)]
         like = [(item, bound.get(item.name, item)) for item in given]
         return [DataDesc(item.name, item.shape, mine.dtype, mine.layout) for item, mine in like]
 
@@ -156,7 +165,17 @@ class BoundModule(BaseModule):
         self._require("backward", BOUND, WITH_PARAMS)
         if not self.for_training:
             raise NotBoundError("backward: the module must be bound with for_training=True")
+        if self._batch is not None and out_grads is None and self._by_position:
+            self._check_labels(self._batch)
         self._bound("backward").backward(out_grads)
+
+    def _check_labels(self, batch: Any) -> None:
+        """ArgumentError where a batch lacks labels that were bound, so that those of another one would count."""
+        given = [item.name for item in batch.provide_label or ()]
+        for name in self._labels_read:
+            if not batch.label or (given and name not in given):
+                told = f"the batch must have the label '{name}', which was bound, but it has "
+                raise ArgumentError(f"backward: {told}{', '.join(given) or 'none'}")
 
     def update(self) -> None:
         """Sum gradients over devices and ranks, and update every parameter once."""

@@ -52,6 +52,8 @@ class BucketingModule(Module):
 
         return {"sym_gen": generate, "bucket_keys": self._bucket_keys}
 
+    _by_position = False  # names of a bucket are its own
+
     def _announce(self, train_data: Any) -> None:
         self._announced = train_data
 

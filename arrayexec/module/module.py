@@ -147,6 +147,8 @@ class Module(BoundModule):
             shared = shared_module._bound("bind: shared_module")
             self._initializer = shared_module._initializer
         self._shapes, self._requests, self._shared = shapes, grad_req, shared
+        arguments = {*self._symbol.list_arguments()}
+        self._labels_read = [item.name for item in shapes.provide_label if item.name in arguments]
         self.for_training, self.inputs_need_grad = for_training, inputs_need_grad
         self.binded, self._params = False, held  # a bind that fails loses no parameters
         self._make_manager(shared.comm if shared is not None else self._comm)

@@ -102,6 +102,7 @@ cases(
     optimizer_shared_ranks=lambda: ready(shared_module=ready()).init_optimizer(SimpleNamespace(num_workers=2, comm=object())),
     batch_data=after(ready, lambda m: m.forward(SimpleNamespace(data=X, label=[Y]))),
     batch_features=after(ready, lambda m: m.forward(ax.io.DataBatch([X[:, :5]], [Y]))),
+    batch_without_labels=after(ready, lambda m: m.forward_backward(ax.io.DataBatch([X]))),
     batch_label=after(ready, lambda m: m.forward(SimpleNamespace(data=[X], label=Y))),
     states_both=after(ready, lambda m: m.set_states([X], 1.0)),
     states_count=after(ready, lambda m: m.set_states([X])),

@@ -131,3 +131,30 @@ def test_feed_forward_is_pickled_with_its_parameters() -> None:
     for again in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
         assert np.array_equal(again.predict(X), expected)
     assert np.array_equal(model.predict(X), expected)
+
+
+def test_names_that_nobody_knows_are_taken_in_order() -> None:
+    found = []
+    for data_name, label_name in (("data", "softmax_label"), ("data", "label"), ("image", "label")):
+        module = ready()
+        module.init_optimizer()
+        for each in ax.io.NDArrayIter(X, Y, 5, data_name=data_name, label_name=label_name):
+            module.forward_backward(each)
+            module.update()
+        found.append(module.get_params())
+    assert_same(found[0], found[1])
+    assert_same(found[0], found[2])
+
+
+def test_labels_of_another_batch_train_nothing() -> None:
+    heads = [sym.SoftmaxOutput(sym.FullyConnected(sym.Variable("data"), num_hidden=3), name=name) for name in ("a", "b")]
+    module = ax.mod.Module(sym.Group(heads), label_names=("a_label", "b_label"))
+    module.bind([("data", (8, 6))], [("a_label", (8,)), ("b_label", (8,))])
+    module.init_params()
+    described = [("a_label", (8,)), ("c_label", (8,))]
+    module.forward(ax.io.DataBatch([X[:8]], [Y[:8], Y[:8]], provide_label=described), is_train=True)
+    with pytest.raises(ArgumentError, match="the batch must have the label 'b_label', which was bound, but it has a_label"):
+        module.backward()
+    module.forward(ax.io.DataBatch([X[:8]]), is_train=True)
+    with pytest.raises(ArgumentError, match="the batch must have the label 'a_label', which was bound, but it has none"):
+        module.backward()
