@@ -15,6 +15,19 @@ from .roi_align import pool_own, pool_own_back
 Array = Any
 
 
+def infer_bins(s: Any, channels: int, groups: int, bins: int) -> None:
+    """Shapes of data (n, channels · groups², h, w), rois (r, 5) and out (r, channels, bins, bins)."""
+    wanted = channels * groups**2
+    s.data, s.rois = (UNKNOWN,) * 4, (UNKNOWN, 5)
+    s.out = (s.rois[0], channels, bins, bins)
+    s.rois = (s.out[0], 5)
+    if s.data[1] is not UNKNOWN and s.data[1] != wanted:
+        product = f"output_dim · group_size² = {wanted}"
+        s.fail("data", f"must have {product} channels, but it is {format_shape(s.data)}")
+    s.data = (UNKNOWN, wanted, UNKNOWN, UNKNOWN)
+    check_pixels(s)
+
+
 @register_op(name="_contrib_PSROIPooling", aliases=("PSROIPooling",))
 class PSROIPooling(Op):
     """``out`` (r, output_dim, p, p) = mean of a bin of each region rois (r, 5), in channels of data of its own.
@@ -51,15 +64,7 @@ class PSROIPooling(Op):
         return self.group_size or self.pooled_size
 
     def infer(self, s: Any) -> None:
-        channels = self.output_dim * self._groups**2
-        s.data, s.rois = (UNKNOWN,) * 4, (UNKNOWN, 5)
-        s.out = (s.rois[0], self.output_dim, self.pooled_size, self.pooled_size)
-        s.rois = (s.out[0], 5)
-        if s.data[1] is not UNKNOWN and s.data[1] != channels:
-            product = f"output_dim · group_size² = {channels}"
-            s.fail("data", f"must have {product} channels, but it is {format_shape(s.data)}")
-        s.data = (UNKNOWN, channels, UNKNOWN, UNKNOWN)
-        check_pixels(s)
+        infer_bins(s, self.output_dim, self._groups, self.pooled_size)
 
     def types(self, t: Any) -> None:
         t.same()

@@ -10,8 +10,9 @@ import numpy as np
 from ..dims import ANY, UNKNOWN
 from ..errors import format_shape
 from ..registry import Op, Sample, register_op
-from .checks import check_floating, check_least, check_pixels
+from .checks import check_floating, check_least
 from .precision import wide
+from .psroi import infer_bins
 from .roi import FAR, image_of
 
 Array = Any
@@ -81,21 +82,13 @@ class DeformablePSROIPooling(Op):
         return self.part_size or self.pooled_size
 
     def infer(self, s: Any) -> None:
-        channels = self.output_dim * self.group_size**2
-        s.data, s.rois = (UNKNOWN,) * 4, (UNKNOWN, 5)
-        s.out = (s.rois[0], self.output_dim, self.pooled_size, self.pooled_size)
-        s.rois = (s.out[0], 5)
+        infer_bins(s, self.output_dim, self.group_size, self.pooled_size)
         s.trans = (s.out[0], UNKNOWN, self._parts, self._parts)
-        if s.data[1] is not UNKNOWN and s.data[1] != channels:
-            product = f"output_dim · group_size² = {channels}"
-            s.fail("data", f"must have {product} channels, but it is {format_shape(s.data)}")
         if not self.no_trans and s.trans is not ANY and s.trans[1] is not UNKNOWN:
             pairs = s.trans[1]
             if pairs < 2 or pairs % 2 or self.output_dim % (pairs // 2):
                 s.fail("trans", f"must have 2 channels a class that divides output_dim={self.output_dim}, but it is "
                        f"{format_shape(s.trans)}")  # fmt: skip
-        s.data = (UNKNOWN, channels, UNKNOWN, UNKNOWN)
-        check_pixels(s)
 
     def types(self, t: Any) -> None:
         t.same()
