@@ -127,7 +127,7 @@ class KVStore:
 
     _barrier = barrier
 
-    # values
+    # --- values --------------------------------------------------------------------------------------------------
 
     def init(self, key: Key | Sequence[Key], value: Any) -> None:
         """Give keys their first values, once; with ranks all get those of rank 0.
@@ -217,7 +217,7 @@ class KVStore:
                 copyto(array, kept)
                 note_write(array, "row_sparse_pull")
 
-    # updates
+    # --- updates -------------------------------------------------------------------------------------------------
 
     def set_updater(self, updater: Callable[[Key, Array, Array], object]) -> None:
         """Let every sum go to ``updater(key, sum, stored)``, which changes what is stored in place."""
@@ -291,7 +291,7 @@ class KVStore:
             self._settle(key)
         return self._updater
 
-    # sums
+    # --- sums ----------------------------------------------------------------------------------------------------
 
     def _entry(self, call: str, key: Key) -> _Entry:
         entry = self._entries.get(key)

@@ -150,7 +150,7 @@ class Optimizer:
         self.set_lr_mult({})
         self.set_wd_mult({})
 
-    # -- what a subclass gives
+    # --- what a subclass gives -----------------------------------------------------------------------------------
 
     def rule(self, xp: Any, w: Array, g: Array, state: State, a: Array, b: Array, **factors: Any) -> None:
         """Change ``w`` and ``state`` in place by gradient ``g``; ``a``, ``b`` are scratch of their shape.
@@ -181,7 +181,7 @@ class Optimizer:
         """
         self._in_pieces(context, weight, grad, state, scratch, spread(factors))
 
-    # -- updates
+    # --- updates -------------------------------------------------------------------------------------------------
 
     def state_like(self, weight: Array) -> tuple[tuple[str, ...], Any]:
         """Names of the states of a parameter and their type."""
@@ -340,7 +340,7 @@ class Optimizer:
             xp.minimum(array, limit, out=array)
             xp.maximum(array, -limit, out=array)
 
-    # -- counts, rates
+    # --- counts, rates -------------------------------------------------------------------------------------------
 
     def _update_count(self, key: Key) -> None:
         self.update_counts[key] = self.update_counts.get(key, self.begin_num_update) + 1
