@@ -123,7 +123,7 @@ def _generalized(generator: Any, out: Array, mu: Parameter, alpha: Parameter) ->
     out[...] = generator.poisson(np.where(even, mu, rate))
 
 
-UNIFORM = Law(lambda low, high: (low == low) & (high == high), "low and high must be numbers", _uniform)
+UNIFORM = Law(lambda low, high: low <= high, "low must not be above high", _uniform)
 NORMAL = Law(lambda loc, scale: scale >= 0, "scale must be ≥ 0", _normal, _long_normal)
 EXPONENTIAL = Law(lambda lam: lam > 0, "lam must be > 0", _exponential, _long_exponential)
 GAMMA = Law(lambda alpha, beta: (alpha >= 0) & (beta >= 0), "alpha and beta must be ≥ 0", None, _gamma)

@@ -83,6 +83,7 @@ cases(
     operator_of_group=lambda: nd.linalg.gem2(two()),
     no_prop=lambda: mx.operator.register("x")(mx.operator.CustomOp),
     random_values=lambda: mx.random.uniform(0, 1, (2,), "float32", None, None, 3),
+    random_limits=lambda: nd.random.uniform(5, 1, shape=(2,)),
     random_mixed=lambda: nd.random.normal(nd.zeros((2,)), 1.0),
     random_name=lambda: mx.random.unifrom,
     check_name=lambda: utils.check_symbolic_forward(product(), {"c": np.ones(1)}, []),
