@@ -20,9 +20,7 @@ class _Names(dict[Any, str]):
         return super().__contains__(key) or key in self.values()
 
     def __missing__(self, key: Any) -> str:
-        if key in self:
-            return str(key)
-        raise KeyError(key)
+        return {name: name for name in self.values()}[key]
 
     def get(self, key: Any, default: Any = None) -> Any:
         """The name of an index, or ``default``."""
