@@ -153,7 +153,7 @@ class DeformablePSROIPooling(Op):
                         shares = tuple(
                             share if side else 1 - share for side, (_, _, share) in zip((sy, sx), lines, strict=True)
                         )
-                        corners.append(_Corner(bins.channel + line, shares, (2 * sy - 1, 2 * sx - 1)))  # type: ignore[arg-type]
+                        corners.append(_Corner(bins.channel + line, shares, (2 * sy - 1, 2 * sx - 1)))
                 yield counts, corners
 
     def forward(self, xp: Any, data: Array, rois: Array, trans: Array, out: Array) -> None:
