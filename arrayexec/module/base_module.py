@@ -332,6 +332,8 @@ class BaseModule:
             self.init_optimizer(kvstore, optimizer, optimizer_params, force_init)
         eval_metric = metrics.create(eval_metric)
         validation_metric = eval_metric if validation_metric is None else validation_metric
+        if eval_data is None and (eval_end_callback is not None or eval_batch_end_callback is not None):
+            self.logger.warning("fit: without eval_data callbacks of evaluations are never called")
         log = self.logger.info if self._speaks() else _quiet
         callbacks = map(listed, (batch_end_callback, epoch_end_callback, eval_end_callback, eval_batch_end_callback))
         keeper = FitKeeper(checkpoint, self, train_data, eval_metric, itertools.chain.from_iterable(callbacks))

@@ -158,3 +158,10 @@ def test_labels_of_another_batch_train_nothing() -> None:
     module.forward(ax.io.DataBatch([X[:8]]), is_train=True)
     with pytest.raises(ArgumentError, match="the batch must have the label 'a_label', which was bound, but it has none"):
         module.backward()
+
+
+def test_callbacks_of_evaluations_that_never_come(caplog: pytest.LogCaptureFixture) -> None:
+    data = ax.io.NDArrayIter(X, Y, 8)
+    for evaluated in (data, None):
+        ax.mod.Module(mlp()).fit(data, evaluated, num_epoch=1, eval_end_callback=ax.callback.EarlyStopping())
+        assert ("without eval_data callbacks of evaluations are never called" in caplog.text) == (evaluated is None)
