@@ -117,6 +117,9 @@ class BoundModule(BaseModule):
         self._require("forward", BOUND, WITH_PARAMS)
         is_train = self.for_training if is_train is None else is_train
         batch = self._taken(data_batch)
+        if is_train and batch.provide_label:  # others may have any name
+            names = [item.name for item in self._shapes.provide_label] or self._label_names
+            batch.provide_label = self._as_bound(batch.provide_label, names)
         manager = self._bound("forward")
         try:
             manager.load_data_batch(batch, drop_pad=is_train and self._leaves_out_pad)
@@ -138,20 +141,21 @@ class BoundModule(BaseModule):
                 what = type(arrays).__name__
                 raise ArgumentError(f"forward: {role} of a batch must be a list of arrays, but it is a {what}")
         labels = getattr(batch, "label", None) if self._label_names else None
-        shapes = self._shapes
-        data_names = [item.name for item in shapes.provide_data]
-        label_names = [item.name for item in shapes.provide_label] or self._label_names
+        names = [item.name for item in self._shapes.provide_data]
         return SimpleNamespace(
             data=batch.data, label=labels, pad=getattr(batch, "pad", None), first_row=getattr(batch, "first_row", 0),
             global_rows=getattr(batch, "global_rows", None), bucket_key=getattr(batch, "bucket_key", None),
-            provide_data=self._as_bound(getattr(batch, "provide_data", None), data_names),
-            provide_label=self._as_bound(getattr(batch, "provide_label", None), label_names) if labels else None,
+            provide_data=self._as_bound(getattr(batch, "provide_data", None), names),
+            provide_label=self._as_bound(getattr(batch, "provide_label", None)) if labels else None,
         )  # fmt: skip
 
     _by_position = True  # whether inputs all of whose names are unknown are taken in their order, as MXNet does
 
-    def _as_bound(self, items: Sequence[Any] | None, names: Sequence[str]) -> list[DataDesc]:
-        """Descriptions of a batch with the types and layouts that were bound: arrays are cast to them."""
+    def _as_bound(self, items: Sequence[Any] | None, names: Sequence[str] = ()) -> list[DataDesc]:
+        """Descriptions of a batch with the types and layouts that were bound: arrays are cast to them.
+
+        Where none of their names is known they get ``names``, in order.
+        """
         bound = {item.name: item for item in self._shapes.all}
         given = [describe(item) for item in items or ()]
         known = {*bound, *self._label_names}

@@ -165,3 +165,9 @@ def test_callbacks_of_evaluations_that_never_come(caplog: pytest.LogCaptureFixtu
     for evaluated in (data, None):
         ax.mod.Module(mlp()).fit(data, evaluated, num_epoch=1, eval_end_callback=ax.callback.EarlyStopping())
         assert ("without eval_data callbacks of evaluations are never called" in caplog.text) == (evaluated is None)
+
+
+def test_labels_of_batches_that_are_not_trained_on_may_be_anything() -> None:
+    module = ready()
+    module.forward(ax.io.DataBatch([X[:8]], [np.zeros((8, 7))], provide_label=[("other", (8, 7))]), is_train=False)
+    np.testing.assert_allclose(module.get_outputs()[0], module.predict(X[:8]), 1e-6)
