@@ -71,7 +71,7 @@ class Speedometer:
         if self._base is not None and self._base[0] == metric.num_resets:
             window = state - self._base[1]
         self._base = (metric.num_resets, state)
-        return metric.get_name_value(window)
+        return metric.values_of(window)
 
 
 class ProgressBar:

@@ -138,19 +138,29 @@ class EvalMetric:
 
     def get(self) -> tuple[Any, Any]:
         """Name and value, since `reset` or `reset_local`."""
-        return self.name, self.get_name_value()[0][1]
+        return self.name, self.evaluate(self._window())
 
     def get_name_value(self, state: Host | None = None) -> list[tuple[str, float]]:
         """``[(name, value)]``, since `reset` or `reset_local`, or of a ``state`` given."""
-        if self._own_sums():
+        if type(self).get is not EvalMetric.get:
             names, values = self.get()
             return list(zip(names, values, strict=True)) if isinstance(names, list | tuple) else [(names, values)]
-        if state is None:
-            state = self.state() if self._past is None else self.state() - self._past
-        return [(self.name, self.evaluate(state))]
+        return [(self.name, self.evaluate(self._window() if state is None else state))]
+
+    def _window(self) -> Host:
+        """The sums since `reset` or `reset_local`, also where nobody else is told of them."""
+        plain = type(self).state is EvalMetric.state
+        sums = numpy.array([self.sum_metric, self.num_inst], numpy.float64) if plain else self.state()
+        return sums if self._past is None or not self._past.size else sums - self._past
+
+    def values_of(self, state: Host) -> list[tuple[str, float]]:
+        """`get_name_value` of a ``state``; of a class that keeps its own sums, those of `get_name_value`."""
+        return self.get_name_value() if self._own_sums() else self.get_name_value(state)
 
     def _own_sums(self) -> bool:
-        return type(self).get is not EvalMetric.get and type(self).get_name_value is EvalMetric.get_name_value
+        """Whether a subclass gives values in its own way."""
+        given = type(self).get, type(self).get_name_value
+        return given not in [(base.get, base.get_name_value) for base in (EvalMetric, CompositeEvalMetric)]
 
     def get_global(self) -> tuple[Any, Any]:
         """Name and value since `reset`, whatever `reset_local` did."""
@@ -160,7 +170,7 @@ class EvalMetric:
 
     def get_global_name_value(self) -> list[tuple[str, float]]:
         """``[(name, value)]`` since `reset`, whatever `reset_local` did."""
-        return self.get_name_value(self.state())
+        return self.values_of(self.state())
 
     def get_config(self) -> dict[str, Any]:
         """What `create` needs to make such a metric."""
@@ -289,7 +299,7 @@ class CompositeEvalMetric(EvalMetric):
         if state is None:
             return [pair for metric in self.metrics for pair in metric.get_name_value()]
         parts = self._parts(state)
-        return [pair for metric, part in zip(self.metrics, parts, strict=True) for pair in metric.get_name_value(part)]
+        return [pair for metric, part in zip(self.metrics, parts, strict=True) for pair in metric.values_of(part)]
 
     def _parts(self, state: Host) -> list[Host]:
         ends = numpy.cumsum([metric.state().size for metric in self.metrics])

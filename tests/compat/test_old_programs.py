@@ -40,3 +40,50 @@ def test_all_programs_are_recorded() -> None:
 @pytest.mark.parametrize("program", old_programs.PROGRAMS, ids=lambda program: program.__name__)
 def test_program(program: Callable[[Any], Any]) -> None:
     same(old_programs.plain(program(mx)), RECORDED[program.__name__], program.__name__)
+
+
+class TwoSums(mx.metric.EvalMetric):
+    """A metric of two values, as programs for several tasks wrote it: all that gives a value is its own."""
+
+    def __init__(self) -> None:
+        super().__init__("two")
+
+    def reset(self) -> None:
+        self.num_inst, self.sum_metric = [0, 0], [0.0, 0.0]  # type: ignore[assignment]
+
+    def update(self, labels: Any, preds: Any) -> None:
+        for i in range(2):
+            self.sum_metric[i] += float(preds[0].sum().asscalar()) + i  # type: ignore[index]
+            self.num_inst[i] += 2  # type: ignore[index]
+
+    def get(self) -> Any:
+        sums = zip(self.sum_metric, self.num_inst, strict=True)  # type: ignore[call-overload]
+        return ["two_0", "two_1"], [total / count for total, count in sums]
+
+    def get_name_value(self) -> Any:  # type: ignore[override]
+        return list(zip(*self.get(), strict=True))
+
+
+class Doubled(mx.metric.EvalMetric):
+    """A metric whose value is made of its base class's."""
+
+    def update(self, labels: Any, preds: Any) -> None:
+        self.sum_metric += float(preds[0].sum().asscalar())
+        self.num_inst += 2
+
+    def get(self) -> Any:
+        name, value = super().get()
+        return name, 2 * value
+
+
+def test_values_that_a_metric_gives_in_its_own_way(caplog: pytest.LogCaptureFixture) -> None:
+    preds = [mx.nd.array([[1, 2], [3, 0]])]
+    both = mx.metric.CompositeEvalMetric([TwoSums(), Doubled("doubled"), mx.metric.Loss()])
+    speedometer = mx.callback.Speedometer(2, 1)
+    with caplog.at_level("INFO"):
+        for batch in range(3):
+            both.update([], preds)
+            speedometer(mx.model.BatchEndParam(0, batch, both, {}))
+    wanted = [("two_0", 3.0), ("two_1", 3.5), ("doubled", 6.0), ("loss", 1.5)]
+    assert both.get_name_value() == both.get_global_name_value() == wanted
+    assert caplog.text.count("two_0=3.000000\ttwo_1=3.500000\tdoubled=6.000000\tloss=1.500000") == 2
