@@ -262,12 +262,15 @@ class Module(BoundModule):
 
         With ``arg_params`` all parameters must be among them unless ``allow_missing``, and nothing else may be unless
         ``allow_extra`` (so with ``aux_params``). Without an initializer missing ones stay as they are. Raises
-        CheckpointError, UnknownNameError, ShapeError; nothing has changed then.
+        ArgumentError, CheckpointError, UnknownNameError, ShapeError; nothing has changed then.
         """
         if self.params_initialized and not force_init:
             self.logger.warning("init_params: there are parameters already; force_init=True gives them new values")
             return
         manager = self._bound("init_params")
+        if isinstance(initializer, str | type):
+            fact = f"init_params: initializer must be an object such as init.Xavier(), but it is {initializer!r}"
+            raise ArgumentError(fact)
         if initializer is not None:
             self._initializer = initializer
         found: list[dict[str, Array]] = []

@@ -79,6 +79,7 @@ cases(
     data_name=lambda: Module(mlp(), ("date",)),
     state_name=lambda: Module(mlp(), state_names=["state"]),
     fixed_name=lambda: Module(mlp(), fixed_param_names=["fc1_weigth"]),
+    initializer_by_name=after(bound, lambda m: m.init_params("xavier")),
     bind_inputs_grad=lambda: bound(for_training=False, inputs_need_grad=True),
     bind_data_names=lambda: Module(mlp()).bind([("x", (8, 6))]),
     bind_a_dict=lambda: Module(mlp()).bind({"data": (8, 6)}),
