@@ -263,3 +263,14 @@ def test_an_old_loop_over_executors_trains_as_a_module_does(on_store: bool) -> N
     for name, arrays in zip(group.param_names, group.param_arrays, strict=True):
         for array in arrays:
             assert np.array_equal(array, module.get_params()[0][name])
+
+
+def test_nan_in_two_bits_stays_in_what_was_left_out() -> None:
+    store = ax.kv.create("device")
+    store.set_gradient_compression({"type": "2bit", "threshold": 0.5})
+    store.init("w", np.zeros(2, np.float32))
+    found = np.empty(2, np.float32)
+    for value in (np.nan, 1.0):
+        store.push("w", [np.array([value, 1.0], np.float32)])
+        store.pull("w", out=found)
+        assert found.tolist() == [0, 0.5]
