@@ -24,6 +24,7 @@ REFUSED = {
     "torch": "Torch functions are not here; mx.operator.CustomOp can call any Python code",
     "log": "Python's module logging is used as it is",
     "notebook": "symbols show themselves in notebooks; mx.viz draws them",
+    "misc": "schedules are in mx.lr_scheduler",
     "registry": "mx.metric, mx.init, mx.optimizer and mx.operator have register of their own",
     "runtime": "there are no build options; mx.num_gpus() and arrayexec.ops.list() tell what is there",
     "library": "operators of other packages are found by their entry points; see docs/operators_howto.md",
