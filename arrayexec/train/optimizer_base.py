@@ -233,7 +233,7 @@ class Optimizer:
         """
         counts, known = self.update_counts, dict[tuple[float, float, int], Factors]()
         found: list[Factors | None] = []
-        rate = self.learning_rate
+        rate = self.lr
         own = type(self).__module__.partition(".")[0] == __name__.partition(".")[0]
         shares = self.keyless and own  # a user's class may look at the key
         for key in keys:

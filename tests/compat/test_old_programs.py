@@ -42,6 +42,20 @@ def test_program(program: Callable[[Any], Any]) -> None:
     same(old_programs.plain(program(mx)), RECORDED[program.__name__], program.__name__)
 
 
+def test_a_schedule_is_asked_for_the_rates_of_updates_alone() -> None:
+    asked: list[int] = []
+
+    class Halved(mx.lr_scheduler.LRScheduler):  # type: ignore[misc, name-defined]
+        def __call__(self, num_update: int) -> float:
+            asked.append(num_update)
+            return float(self.base_lr) * 0.5 ** (num_update - 1)
+
+    module = mx.mod.Module(old_programs.perceptron(mx))
+    batches = mx.io.NDArrayIter(old_programs.ROWS, old_programs.CLASSES, 10)
+    module.fit(batches, optimizer="adam", optimizer_params={"lr_scheduler": Halved(base_lr=0.1)}, num_epoch=1)
+    assert sorted(set(asked)) == [1, 2, 3, 4]
+
+
 class TwoSums(mx.metric.EvalMetric):
     """A metric of two values, as programs for several tasks wrote it: all that gives a value is its own."""
 
