@@ -2,7 +2,7 @@
 
 Symbols, executors, modules, iterators, metrics and custom operators are those of `arrayexec`; what they hand out here
 are NDArrays over the same memory. Each name is imported when it is first used. What cannot be here says what to use
-instead. See ``docs/from_mxnet.md``.
+instead. See ``docs/from-mxnet.md``.
 """
 
 from __future__ import annotations
