@@ -82,18 +82,19 @@ class BucketingModule(Module):
     @classmethod
     def load(  # type: ignore[override]
         cls, prefix: str, epoch: int, sym_gen: Callable[[Any], Any] | None = None, default_bucket_key: Any = None,
-        load_optimizer_states: bool = False, **options: Any,
+        load_optimizer_states: bool | str = False, **options: Any,
     ) -> BucketingModule:  # fmt: skip
         """The module of a checkpoint, with the parameters of all buckets; ``sym_gen`` makes the symbols.
 
-        With ``load_optimizer_states`` also of ``prefix-%04d.states``, read by `init_optimizer`.
+        With ``load_optimizer_states`` (True, or a format) also of ``prefix-%04d.states``, by `init_optimizer`.
         """
         if sym_gen is None:
             raise ArgumentError("BucketingModule.load: sym_gen must be given, files have one bucket's symbol alone")
         module = cls(sym_gen, default_bucket_key, **options)
         module._params, module.params_initialized = load_params(prefix, epoch), True
         if load_optimizer_states:
-            module._states_file = f"{prefix}-{epoch:04d}.states", None
+            form = None if load_optimizer_states is True else str(load_optimizer_states)
+            module._states_file = f"{prefix}-{epoch:04d}.states", form
         return module
 
 

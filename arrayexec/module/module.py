@@ -83,16 +83,17 @@ class Module(BoundModule):
             raise UnknownNameError(f"{title}: the symbol has no argument '{stranger}'{near_miss(stranger, known)}")
 
     @classmethod
-    def load(cls, prefix: str, epoch: int, load_optimizer_states: bool = False, **options: Any) -> Any:
+    def load(cls, prefix: str, epoch: int, load_optimizer_states: bool | str = False, **options: Any) -> Any:
         """The module of a checkpoint: ``prefix-symbol.json`` and ``prefix-%04d.params``.
 
-        With ``load_optimizer_states`` also of ``prefix-%04d.states``, read by `init_optimizer`.
+        With ``load_optimizer_states`` (True, or a format as below) also of ``prefix-%04d.states``, by `init_optimizer`.
         """
         symbol, arg_params, aux_params = load_checkpoint(prefix, epoch)
         module = cls(symbol, **options)
         module._params, module.params_initialized = (arg_params, aux_params), True
         if load_optimizer_states:
-            module._states_file = f"{prefix}-{epoch:04d}.states", None
+            form = None if load_optimizer_states is True else str(load_optimizer_states)
+            module._states_file = f"{prefix}-{epoch:04d}.states", form
         return module
 
     def save_checkpoint(

@@ -164,17 +164,19 @@ def test_bug_4995_2803_target_shape_keeps_its_old_meaning() -> None:
     assert ax.sym.Reshape(data, shape=(0, -1)).infer_shape(data=(2, 3, 4))[1] == [(2, 12)]
 
 
+@pytest.mark.parametrize("at_load", [False, True])
 @pytest.mark.parametrize("devices", [1, 2])
-def test_a_module_goes_on_from_files_of_mxnet(devices: int) -> None:
+def test_a_module_goes_on_from_files_of_mxnet(devices: int, at_load: bool) -> None:
     """M14: what an old program saved is gone on with, not only read."""
     folder = MXNET / "module"
-    symbol, arguments, auxiliary = ax.model.load_checkpoint(str(folder / "net"), 3)
+    asked = "mxnet-pickle" if at_load else False
     with np.load(folder / "after.npz") as told:
-        module = ax.mod.Module(symbol, context=[ax.cpu(i) for i in range(devices)])
+        contexts = [ax.cpu(i) for i in range(devices)]
+        module = ax.mod.Module.load(str(folder / "net"), 3, load_optimizer_states=asked, context=contexts)
         module.bind([("data", told["X"].shape)], [("softmax_label", told["Y"].shape)])
-        module.set_params(arguments, auxiliary)
         module.init_optimizer(optimizer="adam", optimizer_params={"learning_rate": 0.05})
-        module.load_optimizer_states(str(folder / "net-0003.states"), format="mxnet-pickle")
+        if not at_load:
+            module.load_optimizer_states(str(folder / "net-0003.states"), format="mxnet-pickle")
         for _ in range(2):
             module.forward_backward(ax.io.DataBatch([told["X"]], [told["Y"]]))
             module.update()
