@@ -11,6 +11,7 @@ from ..registry import Op, Temp, register_op
 from .checks import check_axis
 from .elemwise import ARITHMETIC, COMPARISONS, mod_samples
 from .expression import Pointwise, Row, Table, sum_to, total_for
+from .precision import wide
 
 
 @through
@@ -72,9 +73,12 @@ class Broadcast(Pointwise):
         s.rhs = tuple(map(_operand, rhs, lhs, s.out))[rank - len(s.rhs) :]
 
     def temps(self, s: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
-        found = dict(super().temps(s))
-        if "full" in found and s.lhs == s.rhs == s.out:
-            found["full"] = (0,), s.dtype("out")  # nothing is stretched: gradients are written where they belong
+        kind, level = wide(s.dtype("out")), s.lhs == s.rhs == s.out
+        found = {name: (shape, bool if name[0] == "m" else kind) for name, (shape, _) in super().temps(s).items()}
+        if "full" in found and level:
+            found["full"] = (0,), kind  # nothing is stretched: gradients are written where they belong
+        if "again" in found and (level or kind == s.dtype("out")):
+            found["again"] = (0,), kind
         if "total" in found:
             found["total"] = total_for(s.dtype("out"), s.out, s.lhs, s.rhs)
         return found

@@ -94,7 +94,7 @@ class Pointwise(Op):
     reads: ClassVar[Mapping[str, tuple[str, ...]]]
     """What the gradient of each input reads."""
     scratch: ClassVar[tuple[str, ...]] = ()
-    """The bodies' scratch: ``t0 …`` of the data's type, ``m0 …`` masks, ``full`` and ``total`` if it broadcasts."""
+    """The bodies' scratch: ``t0 …`` of the data's type, ``m0 …`` masks, ``full total again`` if it broadcasts."""
     floating: ClassVar[bool] = False
     signed: ClassVar[bool] = False
     """True if a formula takes a difference or a sign, which truth values do not have."""
@@ -179,6 +179,7 @@ class _Writer:
         self.steps: list[tuple[frozenset[str], str]] = []  # (arrays read, array written), in order
         self.scratch: dict[str, None] = {}
         self.free: dict[str, list[str]] = {"t": [], "m": []}
+        self.wider = ""  # how calls are told to reckon in a wider type than their operands'
 
     def line(self, text: str) -> None:
         self.lines.append(self.indent + text)
@@ -223,7 +224,7 @@ class _Writer:
             return
         operands, taken = self.operands(function, arguments, target)
         if function == "power":
-            self.step(f"power(xp, {operands[0]}, {operands[1]}, {target})", operands, target)
+            self.step(f"power(xp, {operands[0]}, {operands[1]}, {target}{self.wider})", operands, target)
         elif function in _BOUNDS and self.constant(arguments[1]):
             self.step(f"{_BOUNDS[function]}(xp, {operands[0]}, {operands[1]}, {target})", operands, target)
         elif function in _SCRATCH:
@@ -232,7 +233,8 @@ class _Writer:
             self.steps.append((frozenset(operands), target))  # it reads its operands again after writing
             taken += extra
         else:
-            self.step(f'xp.{function}({", ".join(operands)}, out={target}, casting="unsafe")', operands, target)
+            wider = "" if function in _MASKS else self.wider
+            self.step(f'xp.{function}({", ".join(operands)}, out={target}, casting="unsafe"{wider})', operands, target)
         for name in taken:
             self.free[name[0]].append(name)
 
@@ -286,15 +288,15 @@ class _Writer:
         return not any(name in reads for reads, _ in self.steps[first + 1 :])
 
 
-def power(xp: Any, base: Any, exponent: Any, out: Any) -> None:
+def power(xp: Any, base: Any, exponent: Any, out: Any, dtype: Any = None) -> None:
     """``out = base ** exponent``; whole small exponents without the general power, which is 20 times slower."""
     if isinstance(exponent, float) and exponent == 1.0:
         xp.copyto(out, base)
     elif isinstance(exponent, float) and exponent == 2.0:
-        xp.square(base, out=out)
+        xp.square(base, out=out, dtype=dtype)
     else:
         try:
-            xp.power(base, exponent, out=out, casting="unsafe")
+            xp.power(base, exponent, out=out, casting="unsafe", dtype=dtype)
         except ValueError as error:
             raise ArgumentError(f"whole numbers have no negative powers; Cast to a floating type ({error})") from None
 
@@ -325,6 +327,7 @@ def total_for(kind: Any, result: tuple[int, ...], *targets: tuple[int, ...]) -> 
 def _gradients(gradients: Mapping[str, ast.expr], broadcasts: bool, writer: _Writer) -> tuple[list[str], str]:
     """Code of backward in order of execution, and the input whose gradient may overwrite ``dout`` ("" if none)."""
     sections: list[tuple[bool, str, list[str]]] = []
+    writer.wider = ", dtype=wider" if broadcasts else ""  # terms of a sum are rounded to 16 bits when they are summed
     for name, tree in gradients.items():
         writer.lines, start = [], len(writer.steps)
         writer.indent = "        "
@@ -348,7 +351,17 @@ def _gradients(gradients: Mapping[str, ast.expr], broadcasts: bool, writer: _Wri
         sections.append((writer.overwrites("dout", target, start), name, writer.lines))
     sections.sort(key=lambda section: section[0])  # stable: one that may overwrite dout comes last
     code = [line for _, name, lines in sections for line in (f"    if d{name} is not None:", *lines)]
+    if any("dtype=wider" in line for line in code):
+        code.insert(0, "    wider = None if total.dtype == dout.dtype else total.dtype")
     return code, sections[-1][1] if sections and sections[-1][0] else ""
+
+
+def _again(forward: ast.expr, writer: _Writer) -> list[str]:
+    """Code that puts the result, not rounded to 16 bits, for ``out`` if gradients are to be summed."""
+    writer.lines, writer.indent, writer.wider = [], "        ", ", dtype=again.dtype"
+    writer.scratch["again"] = None
+    writer.write(forward, "again")
+    return ["    if again.size:", *writer.lines, "        out = again"]
 
 
 class _Bodies(NamedTuple):
@@ -360,7 +373,7 @@ class _Bodies(NamedTuple):
     floating: bool
 
 
-def _bodies(row: Row, expression: Expression, reads: Mapping[str, tuple[str, ...]], broadcasts: bool) -> _Bodies:
+def _bodies(row: Row, expression: Expression, reads: Mapping[str, set[str]], broadcasts: bool) -> _Bodies:
     """Write, compile and look through the bodies of a row."""
     inputs = expression.inputs
     forward, backward = _Writer(row.fields), _Writer(row.fields)
@@ -371,6 +384,8 @@ def _bodies(row: Row, expression: Expression, reads: Mapping[str, tuple[str, ...
     inplace = {"out": spare[0]} if spare else {}
     if expression.backward:
         lines, last = _gradients(expression.backward, broadcasts, backward)
+        if broadcasts and "out" in kept:
+            lines = [*_again(expression.forward, backward), *lines]
         inplace |= {f"d{last}": "dout"} if last else {}
         parameters = ["dout", *(name for name in (*inputs, "out") if name in kept), *(f"d{name}" for name in inputs)]
         source += [_header("backward", parameters, backward.scratch), *lines, ""]
@@ -403,7 +418,9 @@ def compile_row(row: Row, module: str, base: type[Pointwise] = Pointwise) -> typ
     inputs = tuple(sorted(names_in(tree) - set(row.fields)))
     gradients = dict(zip(inputs, map(_parse, row.backward), strict=True)) if row.backward else {}
     expression = Expression(tree, gradients, inputs)
-    reads = {name: tuple(sorted(names_in(g) - set(row.fields))) for name, g in gradients.items()}
+    reads = {name: names_in(g) - set(row.fields) for name, g in gradients.items()}
+    if base.broadcasts:  # what reads out may have to compute it again
+        reads = {name: names | set(inputs) if "out" in names else names for name, names in reads.items()}
     bodies = _bodies(row, expression, reads, base.broadcasts)
     space = {
         "__doc__": f"``out = {row.forward}``, element by element." + (f" {row.note}" if row.note else ""),
@@ -413,7 +430,7 @@ def compile_row(row: Row, module: str, base: type[Pointwise] = Pointwise) -> typ
         **{name: default for name, (_, default) in row.fields.items() if default is not ...},
         **bodies.functions,
         "expression": expression,
-        "reads": reads,
+        "reads": {name: tuple(sorted(names)) for name, names in reads.items()},
         "scratch": bodies.scratch,
         "inplace": bodies.inplace,
         "passes": () if base.broadcasts else tuple(n for n, g in gradients.items() if ast.unparse(g) == "dout"),

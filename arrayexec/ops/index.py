@@ -145,7 +145,7 @@ class pick(Op):
         if s.data is not ANY and len(s.data) == 1 and not self.keepdims:
             s.fail("data", f"must have at least 2 dims without keepdims=True, but it is {format_shape(s.data)}")
         if s.index is ANY:  # nobody says more, so without that axis, as in MXNet
-            s.index = drop(s.data, self.axis)
+            s.assume("index", drop(s.data, self.axis))
             return
         same_rank = len(s.index) == len(s.data)
         s.index = replace(s.data, self.axis, 1) if same_rank else drop(s.data, self.axis)

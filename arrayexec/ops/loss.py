@@ -83,7 +83,7 @@ class SoftmaxOutput(Op):
             check_not_empty(s, axis)
         if label is ANY:
             if len(options) > 1:
-                s.label = options[0]
+                s.assume("label", options[0])
             return
         fits = [option for option in options if len(option) == len(label)]
         if len(fits) > 1 and len(label) == len(data) and data[1] != 1:  # (n, 1, …) or probabilities
@@ -186,7 +186,7 @@ class Regression(Op):
         s.data = s.out
         data, label = s.data, s.label
         if label is ANY:
-            s.label = data[:1] if len(data) == 2 and data[1] == 1 else data
+            s.assume("label", data[:1] if len(data) == 2 and data[1] == 1 else data)
             return
         if not label:
             s.fail("label", "must have at least one dim")

@@ -70,6 +70,12 @@ class Frame:
         else:
             self._table.unify(self._entries[slot], value)
 
+    def assume(self, name: str, value: Any) -> None:
+        """What ``name`` is if it is still unknown when all rules have said what follows from what was given."""
+        slot = self._slot(name)
+        if slot is not None:
+            self._table.assumed[self._table.current, self._entries[slot]] = value
+
     def fail(self, argument: str, text: str) -> None:
         """Refuse: ``argument`` must hold what ``text`` says ("must have 4 dims, but it is (3, 2)")."""
         slot = self._slot(argument)
@@ -100,6 +106,7 @@ class _Table(abc.ABC):
                 self.users[entry].append(number)
         self.current: Any = None  # who speaks: the node whose rule runs, or the caller's words
         self.changed_input = False
+        self.assumed: dict[tuple[int, int], Any] = {}  # by node and entry: what it says if nobody says more
         self.queue = deque(number for number, node in enumerate(graph.nodes) if node.op is not None)
         self.queued = bytearray(node.op is not None for node in graph.nodes)
 
@@ -142,7 +149,15 @@ class _Table(abc.ABC):
         self.run()
 
     def run(self) -> None:
-        """Run rules until nothing changes; the first conflict is the only one told."""
+        """Run rules until nothing changes, also with what they assume; the first conflict is the only one told."""
+        self.deduce()
+        for (number, entry), value in sorted(self.assumed.items(), key=lambda item: item[0]):
+            if self.values[entry] is self.unknown:
+                self.give(entry, value, number)
+                self.deduce()
+
+    def deduce(self) -> None:
+        """Run rules until nothing changes, without what they assume."""
         graph, frame, queue, queued = self.graph, Frame(self), self.queue, self.queued
         while queue:
             number = queue.popleft()

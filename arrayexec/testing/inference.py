@@ -84,9 +84,9 @@ def check_partial(trial: Trial) -> Iterator[str]:
 
 
 def inferred(trial: Trial, given: Mapping[str, Any]) -> list[Any]:
-    """Shapes of the node's values in frame order, from those ``given`` by name: inputs and outputs alike."""
+    """Shapes of the node's values in frame order that follow from those ``given`` by name, inputs and outputs alike."""
     table = ShapeTable(trial.graph)
     for name, shape in given.items():
         table.give(trial.entries[names_of(trial).index(name)], shape, "given")
-    table.run()
+    table.deduce()
     return [table.values[entry] for entry in trial.entries]

@@ -203,3 +203,18 @@ def test_a_size_of_0_is_what_the_users_say() -> None:
     with pytest.raises(ShapeError, match=r"must have 1 or 5 in dim 0, but it is 2"):
         joined.infer_shape(y=(2, 3))
     assert sym.broadcast_axis(sym.Variable("y"), axis=0, size=0).infer_shape_partial(y=(1, 3))[1] == [(0, 3)]
+
+
+@pytest.mark.parametrize("name", ["mul", "div", "power", "hypot"])
+@pytest.mark.parametrize("seed", range(4))
+def test_terms_that_cancel_are_not_rounded_before_they_are_summed(name: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    lhs = np.float16([[1.7]])
+    first = rng.uniform(0.5, 2.0, (1, 1024)).astype(np.float16)
+    half = rng.uniform(0.5, 1.0, (1, 1024)).astype(np.float16)
+    rhs = np.concatenate([first, first + np.float16(2.0**-6)], 1)
+    dout = np.concatenate([half, -half], 1)
+    exact = {key: value.astype(np.float64) for key, value in {"lhs": lhs, "rhs": rhs, "dout": dout}.items()}
+    right = run(f"broadcast_{name}", {"lhs": exact["lhs"], "rhs": exact["rhs"]}, [exact["dout"]]).gradients["lhs"][0, 0]
+    found = run(f"broadcast_{name}", {"lhs": lhs, "rhs": rhs}, [dout])
+    assert abs(found.gradients["lhs"][0, 0] - right) <= 2.0**-11 * abs(right) + 2e-5  # rounded once

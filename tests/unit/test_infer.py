@@ -218,3 +218,21 @@ def test_an_input_follows_from_the_output(build: Any, given: tuple[int, ...], wa
     net = build(sym.Variable("a")) + sym.Variable("b", shape=given)
     shapes, _, _ = net.infer_shape_partial()
     assert shapes[net.list_arguments().index("a")] == wanted
+
+
+@pytest.mark.parametrize(
+    ("build", "given", "kept", "assumed"),
+    [
+        (lambda data, free: sym.pick(data, free, axis=1), {"data": (4, 5, 3)}, (4, 1, 3), (4, 3)),
+        (lambda data, free: sym.SoftmaxOutput(data, free, multi_output=True), {"data": (4, 5, 2, 3)}, (4, 2, 3), (4, 6)),
+        (lambda data, free: sym.LinearRegressionOutput(data, free), {"data": (4, 1)}, (4, 1), (4,)),
+    ],
+)
+def test_habits_give_way_to_what_another_node_knows(build: Any, given: Any, kept: Any, assumed: Any) -> None:
+    free = sym.Variable("free")
+    both = sym.Group([build(sym.Variable("data"), free), free + sym.Variable("known")])
+    names = both.list_arguments()
+    shapes = dict(zip(names, both.infer_shape(**given)[0], strict=True))
+    assert shapes["free"] == shapes["known"] == assumed
+    shapes = dict(zip(names, both.infer_shape(**given, known=kept)[0], strict=True))
+    assert shapes["free"] == kept  # the node that knows comes after the one with the habit
