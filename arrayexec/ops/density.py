@@ -21,6 +21,7 @@ from .special import SPECIAL
 
 Array = Any
 DEVICE_PIECE = 1 << 20  # samples at a time: a launch must be worth its while
+SETS = 1 << 11  # of parameters at a time on the host
 
 
 def _special(xp: Any, name: str, data: Array) -> Array:
@@ -53,10 +54,16 @@ class _Density(Op):
     is_log: bool = False
     rows: ClassVar[str | None] = "parallel"
     piece: ClassVar[int] = 1 << 10  # samples at a time on the host: what is made of them is small
+    most: ClassVar[int] = 0  # the same forward, where it makes less: twice as many unless it is said
     length: ClassVar[int] = 0  # of the sample's last axes that are one value
 
     def log(self, xp: Any, x: Array, *parameters: Array) -> Array:
         """The logarithm of the density; ``x`` may be overwritten."""
+
+    def density(self, xp: Any, x: Array, *parameters: Array) -> Array:
+        """The density; ``x`` may be overwritten."""
+        found = self.log(xp, x, *parameters)
+        return xp.exp(found, out=found)
 
     def slopes(self, xp: Any, x: Array, *parameters: Array) -> Sequence[Any]:
         """Its derivatives."""
@@ -94,7 +101,7 @@ class _Density(Op):
         each = math.prod(sample.shape[len(lead) : sample.ndim - self.length])
         values, flat = sample.reshape(sets, each, size), [array.reshape(sets, 1, size) for array in parameters]
         room = max(1, (most if xp is np else DEVICE_PIECE) // max(size, 1))
-        few, many = max(1, room // max(each, 1)), min(max(each, 1), room)
+        few, many = max(1, min(room // max(each, 1), SETS if xp is np else room)), min(max(each, 1), room)
         for i in range(0, sets, few):
             for j in range(0, each, many):
                 some = slice(i, i + few), slice(j, j + many)
@@ -106,11 +113,10 @@ class _Density(Op):
         if not out.size:
             return
         target = out.reshape(self._sets(parameters), -1)
-        for piece in self._pieces(xp, sample, parameters, 2 * self.piece):  # less is made than for gradients
-            found = self.log(xp, piece.values, *piece.parameters)[..., 0]
-            if not self.is_log:
-                xp.exp(found, out=found)
-            xp.copyto(target[piece.sets, piece.samples], found, casting="unsafe")
+        law = self.log if self.is_log else self.density
+        for piece in self._pieces(xp, sample, parameters, self.most or 2 * self.piece):
+            found = law(xp, piece.values, *piece.parameters)
+            xp.copyto(target[piece.sets, piece.samples], found[..., 0], casting="unsafe")
 
     def _sets(self, parameters: Sequence[Array]) -> int:
         return math.prod(parameters[0].shape[: parameters[0].ndim - self.length])
@@ -168,14 +174,17 @@ class _random_pdf_uniform(_Density):
     """
 
     piece = 1 << 12
+    most = 1 << 14
     examples = tuple(
         {"sample": (2, 3), "low": Sample((2,), -2, -1), "high": Sample((2,), 1, 2), "is_log": log}
         for log in (False, True)
     )
 
     def log(self, xp: Any, x: Array, low: Array, high: Array) -> Array:
-        xp.copyto(x, -xp.log(self._width(xp, low, high)))
-        return x
+        return -xp.log(self._width(xp, low, high))
+
+    def density(self, xp: Any, x: Array, low: Array, high: Array) -> Array:
+        return 1 / self._width(xp, low, high)
 
     def _width(self, xp: Any, low: Array, high: Array) -> Array:
         return xp.where(high > low, high - low, math.nan)
@@ -199,16 +208,15 @@ class _random_pdf_normal(_Density):
     """``out`` = the normal density of means mu and deviations sigma, or its logarithm: sample and out (n, …, m…)."""
 
     piece = 1 << 11
+    most = 1 << 14
     examples = ({"sample": (2, 3), "mu": (2,), "sigma": Sample((2,), 0.5, 2)},
                 {"sample": (2, 2, 3), "mu": (2, 2), "sigma": Sample((2, 2), 0.5, 2), "is_log": True})  # fmt: skip
 
     def log(self, xp: Any, x: Array, mu: Array, sigma: Array) -> Array:
         x -= mu
-        x /= sigma
+        x *= math.sqrt(0.5) / sigma
         x *= x
-        x *= -0.5
-        x -= xp.log(sigma) + 0.5 * math.log(2 * math.pi)
-        return x
+        return xp.subtract(-0.5 * math.log(2 * math.pi) - xp.log(sigma), x, out=x)
 
     def slopes(self, xp: Any, x: Array, mu: Array, sigma: Array) -> Sequence[Any]:
         apart = (x - mu) / xp.square(sigma)
@@ -252,6 +260,7 @@ class _random_pdf_exponential(_One):
     """``out`` = lam · exp(-lam · sample), or its logarithm with ``is_log``: sample and out (n, …, m…), lam (n, …)."""
 
     piece = 1 << 12
+    most = 1 << 14
     examples = ({**_POSITIVE, "lam": Sample((2,), 0.5, 3)}, {**_POSITIVE, "lam": Sample((2,), 0.5, 3), "is_log": True})
 
     def log(self, xp: Any, x: Array, lam: Array) -> Array:
