@@ -13,7 +13,7 @@ from ..dims import UNKNOWN, drop
 from ..errors import AttributeValueError, format_shape
 from ..registry import Op, Sample, Temp, register_op
 from .checks import check_axis, check_floating
-from .precision import wide
+from .precision import narrow, wide, widen
 
 
 def _lowest(dtype: Any) -> float:
@@ -70,6 +70,39 @@ def softmax_into(xp: Any, data: Any, out: Any, axis: int, row: Any, sign: int = 
     xp.divide(out, row, out=out)
 
 
+def _work(shape: tuple[int, ...], *kinds: Any) -> tuple[tuple[int, ...], Any]:
+    """Scratch of what is reckoned in 32 bits because one of ``kinds`` has 16; else of nothing."""
+    return shape if any(wide(kind) != kind for kind in kinds) else (0,), wide(kinds[-1])
+
+
+def _gradient_temps(shape: tuple[int, ...], axis: int, *kinds: Any) -> dict[str, Any]:
+    row, work = row_temp(shape, axis, kinds[-1]), _work(shape, *kinds)
+    return {"row": row, "share": row if work[0] == shape else ((0,), row[1]), "work": work}
+
+
+def _gradient(
+    xp: Any, dout: Any, out: Any, ddata: Any, axis: int, scale: float, row: Any, share: Any, work: Any
+) -> None:  # fmt: skip
+    """``ddata`` = scale · out · (dout - Σ dout · out) along ``axis``.
+
+    The values of a row have the sum 1, but for what rounding to 16 bits made of it: a part of ``dout`` that all have in
+    common would leave something of that size, so there the weighted sum is divided by the sum.
+    """
+    target, kind = (work, work.dtype) if work.size else (ddata, None)
+    xp.multiply(dout, out, out=target, dtype=kind, casting="same_kind")
+    xp.sum(target, axis=axis, keepdims=True, out=row)
+    if work.size:
+        xp.sum(out, axis=axis, keepdims=True, dtype=share.dtype, out=share)
+        xp.maximum(share, float(np.finfo(share.dtype).tiny), out=share)  # an empty row: 0 / tiny
+        xp.divide(row, share, out=row)
+    xp.subtract(dout, row, out=target, dtype=kind, casting="same_kind")
+    xp.multiply(target, out, out=target, casting="same_kind")
+    if scale != 1:
+        xp.multiply(target, scale, out=target)
+    if target is not ddata:
+        narrow(xp, target, ddata)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Softmax(Op):
     """Base of softmax, softmin and log_softmax: attributes and shapes."""
@@ -114,13 +147,14 @@ class _Softmax(Op):
         check_floating(t, "data" if self.dtype is None else "out")
 
     def temps(self, s: Any) -> dict[str, Any]:
-        kind = s.dtype("out")
-        return {"row": row_temp(s.data, self.axis, kind), "padded": (s.data if self.use_length else (0,), "bool")}
+        temps = _gradient_temps(s.data, self.axis, s.dtype("data"), s.dtype("out"))
+        return {**temps, "padded": (s.data if self.use_length else (0,), "bool")}
 
     def _scaled(self, xp: Any, data: Any, out: Any) -> None:
-        if self.scale == 1:
-            xp.copyto(out, data, casting="same_kind")
-        else:
+        if self.scale == 1 or data.dtype != out.dtype:
+            widen(xp, data, out)
+            data = out
+        if self.scale != 1:
             xp.multiply(data, self.scale, out=out)
 
 
@@ -138,7 +172,13 @@ class softmax(_Softmax):
         {"data": (2, 3, 2), "axis": 1, "use_length": True, "length": Sample((2, 2), 0, 4, True)},
     )
 
-    def forward(self, xp: Any, data: Any, length: Any, out: Any, row: Temp, padded: Temp) -> None:
+    def forward(self, xp: Any, data: Any, length: Any, out: Any, row: Temp, work: Temp, padded: Temp) -> None:
+        target = work if work.size else out
+        self._softmax(xp, data, length, target, row, padded)
+        if target is not out:
+            narrow(xp, target, out)
+
+    def _softmax(self, xp: Any, data: Any, length: Any, out: Any, row: Any, padded: Any) -> None:
         axis = self.axis % data.ndim
         if length is None and abs(self.scale) == 1 and data.dtype == out.dtype:
             softmax_into(xp, data, out, axis, row, int(self.scale))
@@ -159,13 +199,8 @@ class softmax(_Softmax):
         xp.maximum(row, float(np.finfo(row.dtype).tiny), out=row)  # an empty row: 0 / tiny
         xp.divide(out, row, out=out)
 
-    def backward(self, xp: Any, dout: Any, out: Any, ddata: Any, row: Temp) -> None:
-        xp.multiply(dout, out, out=ddata, casting="same_kind")
-        xp.sum(ddata, axis=self.axis, keepdims=True, out=row)
-        xp.subtract(dout, row, out=ddata, casting="same_kind")
-        xp.multiply(ddata, out, out=ddata, casting="same_kind")
-        if self.scale != 1:
-            xp.multiply(ddata, self.scale, out=ddata)
+    def backward(self, xp: Any, dout: Any, out: Any, ddata: Any, row: Temp, share: Temp, work: Temp) -> None:
+        _gradient(xp, dout, out, ddata, self.axis, self.scale, row, share, work)
 
     def gradient(self, sym: Any, dout: Any, out: Any) -> Mapping[str, Any] | None:
         rest = sym.broadcast_sub(dout, sym.sum(dout * out, axis=self.axis, keepdims=True))
@@ -196,31 +231,43 @@ class log_softmax(_Softmax):
                 "log_softmax: attribute 'use_length' must be False, but it is True; softmax takes a length"
             )
 
-    def forward(self, xp: Any, data: Any, out: Any, row: Temp, top: Temp) -> None:
-        plain = data if self.scale == 1 and data.dtype == out.dtype else out
-        if plain is out:
-            self._scaled(xp, data, out)
+    def forward(self, xp: Any, data: Any, out: Any, row: Temp, top: Temp, work: Temp) -> None:
+        target = work if work.size else out
+        plain = data if self.scale == 1 and data.dtype == target.dtype else target
+        if plain is target:
+            self._scaled(xp, data, target)
         xp.max(plain, axis=self.axis, keepdims=True, out=top)
-        xp.subtract(plain, top, out=out, casting="same_kind")
-        xp.exp(out, out=out)
-        xp.sum(out, axis=self.axis, keepdims=True, out=row)
+        xp.subtract(plain, top, out=target, casting="same_kind")
+        xp.exp(target, out=target)
+        xp.sum(target, axis=self.axis, keepdims=True, out=row)
         xp.log(row, out=row)
-        if plain is out:
-            self._scaled(xp, data, out)  # once more: a pass is cheaper than memory for both
-        xp.subtract(plain, top, out=out, casting="same_kind")
-        xp.subtract(out, row, out=out)
+        if plain is target:
+            self._scaled(xp, data, target)  # once more: a pass is cheaper than memory for both
+        xp.subtract(plain, top, out=target, casting="same_kind")
+        xp.subtract(target, row, out=target)
+        if target is not out:
+            narrow(xp, target, out)
 
     def temps(self, s: Any) -> dict[str, Any]:
-        row = row_temp(s.data, self.axis, s.dtype("out"))
-        return {"row": row, "top": row}
+        row, kinds = row_temp(s.data, self.axis, s.dtype("out")), (s.dtype("data"), s.dtype("out"))
+        return {"row": row, "top": row, "work": _work(s.data, *kinds)}
 
-    def backward(self, xp: Any, dout: Any, out: Any, ddata: Any, row: Temp) -> None:
+    def backward(self, xp: Any, dout: Any, out: Any, ddata: Any, row: Temp, top: Temp, work: Temp) -> None:
+        target = work if work.size else ddata
         xp.sum(dout, axis=self.axis, keepdims=True, out=row)
-        xp.exp(out, out=ddata, casting="same_kind")
-        xp.multiply(ddata, row, out=ddata)
-        xp.subtract(dout, ddata, out=ddata, casting="same_kind")
+        if work.size:  # as in softmax: values rounded to 16 bits have no sum of 1
+            widen(xp, out, target)
+            xp.exp(target, out=target)
+            xp.sum(target, axis=self.axis, keepdims=True, out=top)
+            xp.divide(row, top, out=row)
+        else:
+            xp.exp(out, out=target, casting="same_kind")
+        xp.multiply(target, row, out=target)
+        xp.subtract(dout, target, out=target, casting="same_kind")
         if self.scale != 1:
-            xp.multiply(ddata, self.scale, out=ddata)
+            xp.multiply(target, self.scale, out=target)
+        if target is not ddata:
+            narrow(xp, target, ddata)
 
     def gradient(self, sym: Any, dout: Any, out: Any) -> Mapping[str, Any] | None:
         share = sym.broadcast_mul(sym.exp(out), sym.sum(dout, axis=self.axis, keepdims=True))
@@ -250,20 +297,20 @@ class SoftmaxActivation(Op):
         check_floating(t, "data")
 
     def temps(self, s: Any) -> dict[str, Any]:
-        return {"row": row_temp(s.data, self._axis, s.dtype("data"))}
+        return _gradient_temps(s.data, self._axis, s.dtype("data"))
 
     @property
     def _axis(self) -> int:
         return 1 if self.mode == "channel" else -1
 
-    def forward(self, xp: Any, data: Any, out: Any, row: Temp) -> None:
-        softmax_into(xp, data, out, self._axis, row)
+    def forward(self, xp: Any, data: Any, out: Any, row: Temp, work: Temp) -> None:
+        target = work if work.size else out
+        softmax_into(xp, data, target, self._axis, row)
+        if target is not out:
+            narrow(xp, target, out)
 
-    def backward(self, xp: Any, dout: Any, out: Any, ddata: Any, row: Temp) -> None:
-        xp.multiply(dout, out, out=ddata)
-        xp.sum(ddata, axis=self._axis, keepdims=True, out=row)
-        xp.subtract(dout, row, out=ddata, casting="same_kind")
-        xp.multiply(ddata, out, out=ddata)
+    def backward(self, xp: Any, dout: Any, out: Any, ddata: Any, row: Temp, share: Temp, work: Temp) -> None:
+        _gradient(xp, dout, out, ddata, self._axis, 1, row, share, work)
 
     def gradient(self, sym: Any, dout: Any, out: Any) -> Mapping[str, Any]:
         return {"data": sym.broadcast_sub(dout, sym.sum(dout * out, keepdims=True, axis=self._axis)) * out}

@@ -144,3 +144,22 @@ def test_bfloat16(given: dict[str, Any]) -> None:
     np.testing.assert_allclose(found.out.astype(np.float64), right.out, atol=2.0**-7 * right.out.max())
     want = right.gradients["data"]
     np.testing.assert_allclose(found.gradients["data"].astype(np.float64), want, atol=2.0**-6 * abs(want).max())
+
+
+@pytest.mark.parametrize("name", ["softmax", "SoftmaxActivation"])
+@pytest.mark.parametrize("seed", range(4))
+def test_what_all_head_gradients_have_in_common_leaves_nothing_in_16_bits(name: str, seed: int) -> None:
+    data = np.random.default_rng(seed).uniform(-2, 2, (5, 7)).astype(np.float16)
+    head = np.full((5, 7), 100.0, np.float16)
+    head[:, 0] += np.float16(1.0)
+    found = run(name, {"data": data}, [head]).gradients["data"]
+    want = run(name, {"data": data.astype(np.float64)}, [head.astype(np.float64)]).gradients["data"]
+    np.testing.assert_allclose(found.astype(np.float64), want, atol=2.0**-9 * abs(want).max())
+
+
+@pytest.mark.parametrize("name", ["softmax", "softmin", "log_softmax"])
+def test_a_temperature_is_not_rounded_to_16_bits(name: str) -> None:
+    data = np.random.default_rng(0).uniform(-20, 20, (16, 9)).astype(np.float16)
+    found = run(name, {"data": data}, temperature=3.0).out
+    want = run(name, {"data": data.astype(np.float64)}, temperature=3.0).out
+    np.testing.assert_allclose(found.astype(np.float64), want, atol=1e-7, rtol=2.0**-10)
