@@ -1,8 +1,9 @@
 """Functions that NumPy lacks: gamma, the logarithm and derivatives of it, the inverse of the error function.
 
 All compute in float64, in pieces that stay in the cache, whatever the type of the data, and are right to 1e-13 of the
-value (float32 and float16 to the last bit but one). Where a function of a negative number passes through zero, the
-error is 1e-13 of 1. Rational fits were made for this file, at Chebyshev nodes in 60 digits.
+value (float32 and float16 to the last bit but one, on the host most of them by the fits of :mod:`.special_single`).
+Where a function of a negative number passes through zero, the error is 1e-13 of 1. Rational fits were made for this
+file, at Chebyshev nodes in 60 digits.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from .special_single import SINGLE, fill
+
 Array = Any
 Fit = tuple[Sequence[float], Sequence[float]]  # numerator and denominator, in ascending powers
 
 PIECE = 3072  # values at a time on the host: some ten arrays of float64 in the cache, and below what a body may make
+FEW = PIECE // 4  # the same, beside the scratch of :func:`fill`
 DEVICE_PIECE = 1 << 20  # a launch must be worth its while
 
 # log Γ(x) / ((x - 1)(x - 2)) on [0.5, 3]
@@ -214,25 +218,33 @@ def _tail(xp: Any, size: Array) -> Array:
     return xp.where(size == 1, math.inf, result)
 
 
-def _in_pieces(kernel: Callable[[Any, Array, bool], Array]) -> Callable[[Any, Array, Array], None]:
-    def function(xp: Any, data: Array, out: Array) -> None:
-        xp.copyto(out, data, casting="unsafe")
-        values, host = out.reshape(-1), isinstance(out, np.ndarray)
-        length = PIECE if host else DEVICE_PIECE
+def _in_pieces(name: str, kernel: Callable[[Any, Array, bool], Array]) -> Callable[[Any, Array, Array], None]:
+    def replace(xp: Any, values: Array, length: int) -> None:
         for start in range(0, len(values), length):
             piece = values[start : start + length]
-            negative = not host or not piece.min() >= 0  # a device is not waited for
+            negative = xp is not np or not piece.min() >= 0  # a device is not waited for
             xp.copyto(piece, kernel(xp, piece.astype("float64"), negative), casting="unsafe")
+
+    def function(xp: Any, data: Array, out: Array) -> None:
+        xp.copyto(out, data, casting="unsafe")
+        values = out.reshape(-1)
+        if xp is not np or out.dtype.itemsize > 4 or name not in SINGLE:
+            replace(xp, values, PIECE if xp is np else DEVICE_PIECE)
+            return
+        for piece, places in fill(SINGLE[name], values):
+            if places is None:
+                replace(xp, piece, PIECE)
+            else:
+                few = piece[places]
+                replace(xp, few, FEW)
+                piece[places] = few
 
     return function
 
 
+_KERNELS = {"gamma": _gamma, "gammaln": _gammaln, "digamma": _digamma, "trigamma": _trigamma,
+            "tetragamma": _tetragamma, "erfinv": _erfinv}  # fmt: skip
 SPECIAL: dict[str, Callable[[Any, Array, Array], None]] = {
-    "gamma": _in_pieces(_gamma),
-    "gammaln": _in_pieces(_gammaln),
-    "digamma": _in_pieces(_digamma),
-    "trigamma": _in_pieces(_trigamma),
-    "tetragamma": _in_pieces(_tetragamma),
-    "erfinv": _in_pieces(_erfinv),
+    name: _in_pieces(name, kernel) for name, kernel in _KERNELS.items()
 }
 """``function(xp, data, out)`` by name, element by element; ``out`` may be ``data``."""

@@ -114,6 +114,21 @@ def test_short_numbers_are_right_to_the_last_bit(name: str, kind: Any) -> None:
     np.testing.assert_array_equal(values(name, data), values(name, data.astype(np.float64)).astype(kind))
 
 
+@pytest.mark.parametrize("name", SPECIAL)
+@pytest.mark.parametrize("share", [0.01, 0.9])
+def test_short_numbers_where_the_shorter_fits_do_not_hold(name: str, share: float) -> None:
+    """Among others, few of a piece or most of it: as in float64, to a rounding."""
+    random = np.random.default_rng(7)
+    data = random.uniform(-0.99, 0.99, 20000) if name == "erfinv" else random.uniform(0.3, 8, 20000)
+    beyond = random.uniform(0.997, 1, 20000) if name == "erfinv" else random.uniform(-30, 30, 20000)
+    data = np.where(random.random(20000) < share, beyond, data).astype(np.float32)
+    data[[5, 6, 7, 8]] = [NAN, 1, -1, -INF]
+    with np.errstate(all="ignore"):
+        found, want = values(name, data), values(name, data.astype(np.float64)).astype(np.float32)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, want, 1.2e-7, 1e-30)
+
+
 @pytest.mark.parametrize(
     ("name", "given", "want"),
     [
