@@ -9,7 +9,7 @@ import dataclasses
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -129,6 +129,19 @@ def _reader(annotation: Any, where: str) -> tuple[Any, str]:
     )
 
 
+def _or_default(read: Any, default: Any) -> Any:
+    """Reads as ``read`` does, and None as the default: what a shape that was given as None has become in a file."""
+    return lambda value: default if value is None or str(value).strip() == "None" else read(value)
+
+
+def unknown_attribute(who: str, key: str, known: Iterable[str], kind: str = "attribute") -> AttributeValueError:
+    """The error for an attribute that nobody knows: near misses, and all that there are."""
+    listed = ", ".join(known)
+    close = near_miss(key, known, shown=0)
+    rest = f"{' There' if close else '; there'} are: {listed}" if listed else ""
+    return AttributeValueError(f"{who} has no {kind} '{key}'{close}{rest}")
+
+
 class Attribute(NamedTuple):
     """One attribute of an operator: how it is read, in words, and its default (``required`` if it has none)."""
 
@@ -174,6 +187,8 @@ def attributes_of(cls: Any, title: str) -> Mapping[str, Attribute]:
             fact = f"the default of attribute '{field.name}' must be {text}"
             shown = "made by a factory" if field.default is dataclasses.MISSING else repr(field.default)
             raise OperatorDefinitionError(f"operator {title}: {fact}, but it is {shown}") from None
+        if isinstance(field.default, tuple):
+            read = _or_default(read, field.default)
         found[field.name] = Attribute(field.name, read, text, required, None if required else field.default)
     return found
 

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
-from .attribute_text import Attribute, attributes_of, to_text
+from .attribute_text import Attribute, attributes_of, to_text, unknown_attribute
 from .errors import ArrayExecError, AttributeValueError, OperatorDefinitionError, UnknownOperatorError, near_miss
 
 # Annotation of a parameter that takes a tuple: all variadic inputs; all outputs, auxiliary states or hidden outputs if
@@ -447,7 +447,7 @@ def make_op(name: str, attributes: Mapping[str, Any], where: str = "") -> Op:
             others.append(f"{key}={to_text(value)}")
             continue
         if attribute is None:
-            raise AttributeValueError(f"{form.name}{where} has no attribute '{key}'{near_miss(key, form.attributes)}")
+            raise unknown_attribute(f"{form.name}{where}", key, form.attributes)
         values[key] = attribute.parse(value, f"{form.name}{where}")
         if key in ("num_args", "num_outputs") and values[key] > MAX_PORTS:
             raise AttributeValueError(

@@ -22,7 +22,7 @@ class Activation(Op):
     """``out`` = act_type(data), each value alone.
 
     relu max(x, 0), with slope 0 at 0; sigmoid 1 / (1 + e⁻ˣ); tanh; softrelu log(1 + eˣ); softsign x / (1 + |x|);
-    log_sigmoid -log(1 + e⁻ˣ); mish x tanh(log(1 + eˣ)). NaN goes through, in relu too.
+    log_sigmoid -log(1 + e⁻ˣ); mish x tanh(log(1 + eˣ)). NaN goes through, in relu too, with slope 1.
     """
 
     act_type: Literal["relu", "sigmoid", "tanh", "softrelu", "softsign", "log_sigmoid", "mish"]

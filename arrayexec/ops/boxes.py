@@ -102,7 +102,8 @@ class box_nms(Op):
     their order, a NaN is above nothing. A row falls if one before it that is left overlaps it by more than
     ``overlap_thresh`` and has the same id (truncated to a whole number), or any id with ``force_suppress`` or without
     ``id_index``. What is left moves to the front, in ``out_format``; the rest of ``out0`` is -1. ``topk=0`` copies.
-    The gradient goes with its row to where it came from, whatever the formats.
+    The gradient goes with its row to where it came from, whatever the formats. Every row left is put into
+    ``out_format``; MXNet leaves those as they are whose first coordinate is below 0.
     """
 
     overlap_thresh: float = 0.5

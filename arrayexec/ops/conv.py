@@ -62,7 +62,8 @@ class Convolution(Filtered):
     data (n, c, …), weight (num_filter, c / num_group, *kernel), bias (num_filter,), out (n, num_filter, …), one to
     three spatial axes; group i of filters sees group i of channels. An output dim is
     ``(size + 2·pad - dilate·(kernel - 1) - 1) // stride + 1``. Layouts with C last take data and out as (n, …, c),
-    weight as (num_filter, *kernel, c / num_group).
+    weight as (num_filter, *kernel, c / num_group). The gradient of data is the adjoint, which MXNet's Convolution_v1
+    misses where both stride and dilate are above 1.
     """
 
     kernel: tuple[int, ...]

@@ -35,7 +35,8 @@ class Deconvolution(Filtered):
     output dim is ``stride·(size - 1) + dilate·(kernel - 1) + 1 - 2·pad + adj``. ``target_shape`` sets the output dims
     in place of pad and adj: of ``surplus = stride·(size - 1) + dilate·(kernel - 1) + 1 - target`` lines,
     ``(surplus + 1) // 2`` are cut off at the start, the rest at the end. Layouts with C last take data and out as
-    (n, …, c), weight as (c, *kernel, num_filter / num_group).
+    (n, …, c), weight as (c, *kernel, num_filter / num_group). MXNet on a
+    CPU without oneDNN puts products elsewhere where both stride and dilate are above 1.
     """
 
     kernel: tuple[int, ...]
@@ -66,10 +67,11 @@ class Deconvolution(Filtered):
         super().__post_init__()
         count = len(self.kernel)
         per_axis("Deconvolution", "adj", self.adj, count, 0)
-        if any(adj >= stride for adj, stride in zip(self.adj, self.stride or (1,) * count, strict=False)):
+        strides = self.stride or (1,) * count
+        if not any(self.target_shape) and any(adj >= stride for adj, stride in zip(self.adj, strides, strict=False)):
             raise AttributeValueError(
                 "Deconvolution: attribute 'adj' must be smaller than 'stride' on every axis, "
-                f"but they are {self.adj} and {self.stride or (1,) * count}"
+                f"but they are {self.adj} and {strides}"
             )
         if any(self.target_shape):  # zeros say that there is none
             per_axis("Deconvolution", "target_shape", self.target_shape, count, 1)

@@ -26,7 +26,8 @@ class BatchNorm(Op):
     neither read nor changed, its gradient is 0. ``output_mean_var`` shows mean and ``var``, which is
     1 / sqrt(variance + eps); gradients that arrive there are ignored. ``unbiased`` moves moving_var by the
     variance times n / (n - 1). A NaN makes its channel NaN, and so does an ``eps`` below minus its variance; a
-    batch without values moves nothing.
+    batch without values moves nothing. The gradient after a forward that did not train is that of what it computed,
+    with the moving statistics; MXNet on a CPU takes those of the batch there.
     """
 
     eps: float = 1e-3

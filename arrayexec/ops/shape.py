@@ -60,7 +60,7 @@ def equations(codes: Sequence[tuple[int, ...]], rank: int) -> tuple[list[Equatio
             if code > 0:
                 fixed[position] = code
         else:
-            if place + taken > rank:
+            if place + taken > rank and code != -2:  # -2 takes what is left, be it nothing
                 return None
             copied.update(source)
             if code == -2:

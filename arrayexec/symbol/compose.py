@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ..attribute_text import to_text
-from ..errors import AttributeValueError, CompositionError, near_miss
-from ..registry import SPECIAL, Op, get_op, make_op
+from ..attribute_text import to_text, unknown_attribute
+from ..errors import ArrayExecError, AttributeValueError, CompositionError, near_miss
+from ..registry import SPECIAL, Op, get_op, make_op, signature_of
 from . import naming
 from .attribute import deprecated_suffix, is_hidden, scoped, stored_key, texts_only
 from .graph import Entry, Node, Source, place, post_order
@@ -79,10 +79,14 @@ def _split(
                     f"{form.name}{where}: input '{key}' must be a symbol, but it is a {type(value).__name__}; "
                     "make it a Variable and hand the array to bind"
                 )
-            raise AttributeValueError(
-                f"{form.name}{where} has no attribute or input '{key}'{near_miss(key, [*form.attributes, *inputs])}"
-                + (f" (keys of your own look like __{key}__)" if key in around else "")
-            )
+            try:  # with what else is given it may be clear which of forward's parameters are inputs
+                sound = {name: one for name, one in own.items() if name in form.attributes}
+                inputs = list(signature_of(make_op(form.name, sound)).arguments)
+            except ArrayExecError:
+                pass
+            error = unknown_attribute(f"{form.name}{where}", key, [*form.attributes, *inputs], "attribute or input")
+            hint = f" (keys of your own look like __{key}__)" if key in around else ""
+            raise AttributeValueError(f"{error}{hint}")
     return values, hidden
 
 

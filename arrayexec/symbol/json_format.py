@@ -8,7 +8,8 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, cast
 
-from ..errors import ArgumentError, AttributeValueError, FileFormatError, UnknownOperatorError, near_miss
+from ..attribute_text import unknown_attribute
+from ..errors import ArgumentError, FileFormatError, UnknownOperatorError, near_miss
 from ..files.source import parse_json, what_it_is
 from ..registry import MAX_PORTS, Op, all_names, find_op, get_op, make_op, signature_of
 from .attribute import deprecated_suffix, is_hidden, stored_key
@@ -161,7 +162,8 @@ class _Reader:
             if not (isinstance(edge, list) and len(edge) in (2, 3) and all(type(item) is int for item in edge)):
                 raise self.damaged(f"the {key} of {who} must be [node, output, version], but one is {str(edge)[:60]}")
             if not 0 <= edge[0] < len(self.nodes):
-                fact = f"name node {edge[0]}, but only nodes 0 to {len(self.nodes) - 1} stand before it"
+                before = f"only nodes 0 to {len(self.nodes) - 1} stand" if self.nodes else "no node stands"
+                fact = f"name node {edge[0]}, but {before} before it"
                 raise self.damaged(f"the {key} of {who} {fact}")
             node = self.nodes[edge[0]]
             if not 0 <= edge[1] < node.visible:
@@ -228,10 +230,7 @@ class _Reader:
                     stacklevel=7,
                 )
             else:
-                raise AttributeValueError(
-                    f"{op} '{name}' in {self.source} (MXNet {self.version}) has no attribute '{key}'"
-                    f"{near_miss(key, known)}"
-                )
+                raise unknown_attribute(f"{op} '{name}' in {self.source} (MXNet {self.version})", key, known)
         if op in ("argmax", "argmin") and self.version < 905 and kept.get("axis") == "-1":
             del kept["axis"]  # what -1 meant then: all axes
         return kept, moved

@@ -115,6 +115,13 @@ def test_target_shape_cuts_more_off_at_the_start(stride: tuple, target: tuple, l
     )  # fmt: skip
 
 
+def test_beside_a_target_shape_adj_says_nothing() -> None:
+    x, w = uniform((1, 1, 3)), uniform((1, 1, 3), 1)
+    options = {"kernel": (3,), "num_filter": 1, "target_shape": (4,)}
+    plain = run("Deconvolution", {"data": x, "weight": w}, **options)
+    np.testing.assert_array_equal(run("Deconvolution", {"data": x, "weight": w}, adj=(2,), **options).out, plain.out)
+
+
 def test_zeros_are_no_target_shape() -> None:
     x, w = uniform((1, 1, 3)), uniform((1, 1, 3), 1)
     options = {"kernel": (3,), "num_filter": 1, "pad": (1,)}

@@ -11,6 +11,7 @@ import pytest
 
 from arrayexec.attribute_text import MAX_TEXT, Attribute, attributes_of, read_dtype, read_shape, to_text
 from arrayexec.errors import AttributeValueError, OperatorDefinitionError
+from arrayexec.registry import get_op
 
 FLOAT = np.dtype("float32")
 
@@ -184,3 +185,12 @@ def test_shapes_and_types_of_variables() -> None:
     with pytest.raises(AttributeValueError, match="variable: attribute 'dtype' must be an element type"):
         read_dtype("9")
     assert isinstance(FIELDS["count"], Attribute)
+
+
+def test_none_for_a_tuple_is_its_default() -> None:
+    assert read("kernel", None) == read("kernel", "None") == read("kernel", " None ") == ()
+    assert read("shape", "None") is None
+    step = attributes_of(get_op("slice"), "slice")["step"]
+    assert step.parse("None", "slice") == ()
+    with pytest.raises(AttributeValueError, match="must be a tuple"):
+        attributes_of(get_op("tile"), "tile")["reps"].parse("None", "tile")

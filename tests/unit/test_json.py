@@ -75,6 +75,10 @@ def test_files(tmp_path: Path) -> None:
         (document(heads=[[3.0, 0, 0]]), "the heads of the graph must be [node, output, version], but one is [3.0, 0, 0]"),
         (document(heads=[[True, 0, 0]]), "the heads of the graph must be [node, output, version], but one is [True, 0, 0]"),
         (document(heads=[3]), "the heads of the graph must be [node, output, version], but one is 3"),
+        (
+            document(nodes=[{"op": "relu", "name": "r", "inputs": [[0, 0, 0]]}]),
+            "the inputs of node 'r' name node 0, but no node stands before it",
+        ),
         (document(attrs=[]), "the top level's 'attrs' must be an object"),
         (document(attrs={"mxnet_version": "1.0"}), "'mxnet_version' must be ['int', number], but it is '1.0'"),
         (document(attrs={"mxnet_version": ["int", 1 << 40]}), f"'mxnet_version' must be ['int', number], but it is ['int', {1 << 40}]"),
@@ -125,7 +129,8 @@ def test_unknown_attribute_names_node_and_version() -> None:
     with pytest.raises(errors.AttributeValueError) as caught:
         load(node(attrs={"num_hidden": "3", "num_hiden": "3"}))
     assert str(caught.value) == (
-        "FullyConnected 'f' in the JSON text (MXNet 10000) has no attribute 'num_hiden'; did you mean 'num_hidden'?"
+        "FullyConnected 'f' in the JSON text (MXNet 10000) has no attribute 'num_hiden'; did you mean 'num_hidden'? "
+        "There are: num_hidden, no_bias, flatten"
     )
     with pytest.raises(errors.AttributeValueError, match="'num_hidden' must be a whole number, but it is '16L'"):
         load(node(attrs={"num_hidden": "16L"}))

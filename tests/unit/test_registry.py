@@ -241,7 +241,7 @@ def test_make_op_reads_texts_and_names_faults() -> None:
     assert make_op("affine", {"units": "3", "no_bias": "True"}) == get_op("affine")(units=3, no_bias=True)
     with pytest.raises(AttributeValueError) as caught:
         make_op("affine", {"unit": 3}, " 'fc1'")
-    assert str(caught.value) == "Affine 'fc1' has no attribute 'unit'; did you mean 'units'?"
+    assert str(caught.value) == "Affine 'fc1' has no attribute 'unit'; did you mean 'units'? There are: units, no_bias"
     with pytest.raises(AttributeValueError) as caught:
         make_op("affine", {"no_bias": True}, " 'fc1'")
     assert str(caught.value) == "Affine 'fc1' needs the attribute 'units' (a whole number)"

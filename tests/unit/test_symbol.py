@@ -249,7 +249,8 @@ def here(call: Any) -> str:
     [
         (
             lambda: Fully(sym.Variable("x"), num_hiden=3, name="f"), errors.AttributeValueError,
-            "FullyConnected 'f' {} has no attribute or input 'num_hiden'; did you mean 'num_hidden'?",
+            "FullyConnected 'f' {} has no attribute or input 'num_hiden'; did you mean 'num_hidden'? "
+            "There are: num_hidden, no_bias, flatten, data, weight, bias",
         ),
         (
             lambda: Fully(sym.Variable("x"), num_hidden=3, mood="blue", name="f"), errors.AttributeValueError,
