@@ -10,6 +10,7 @@ import numpy as np
 
 from ..registry import Many, Op, Sample, Temp, register_op
 from .checks import check_floating, check_least
+from .precision import cast
 
 Array = Any
 
@@ -37,10 +38,10 @@ class amp_cast(Op):
             t.out = self.dtype if _mixed(t.data) else t.data
 
     def forward(self, xp: Any, data: Array, out: Array) -> None:
-        xp.copyto(out, data, casting="unsafe")
+        cast(xp, data, out)
 
     def backward(self, xp: Any, dout: Array, ddata: Array) -> None:
-        xp.copyto(ddata, dout, casting="same_kind")
+        cast(xp, dout, ddata)
 
 
 @register_op
@@ -81,12 +82,12 @@ class amp_multicast(Op):
 
     def forward(self, xp: Any, data: Many, out: Many) -> None:
         for source, target in zip(data, out, strict=True):
-            xp.copyto(target, source, casting="same_kind")
+            cast(xp, source, target)
 
     def backward(self, xp: Any, dout: Many, ddata: Many) -> None:
         for source, target in zip(dout, ddata, strict=True):
             if target is not None:
-                xp.copyto(target, source, casting="same_kind")
+                cast(xp, source, target)
 
 
 @register_op

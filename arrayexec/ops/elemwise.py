@@ -15,6 +15,7 @@ import numpy as np
 from ..errors import AttributeValueError
 from ..registry import Many, Op, Sample, register_op, signature_of
 from .expression import Row, Table
+from .precision import cast
 
 _NUMBER = {"scalar": (float, 1.0)}
 _TYPED = {**_NUMBER, "is_int": (bool, True)}  # the newest files say whether the number was written as a whole one
@@ -210,10 +211,10 @@ class Cast(Op):
         t.out = self.dtype
 
     def forward(self, xp: Any, data: Any, out: Any) -> None:
-        xp.copyto(out, data, casting="unsafe")
+        cast(xp, data, out)
 
     def backward(self, xp: Any, dout: Any, ddata: Any) -> None:
-        xp.copyto(ddata, dout, casting="unsafe")
+        cast(xp, dout, ddata)
 
 
 @register_op(aliases=("ElementWiseSum",))

@@ -9,7 +9,7 @@ import numpy as np
 from .bounds import at_least
 
 Array = Any
-FLOAT32 = np.dtype("float32")
+FLOAT32, FLOAT16 = np.dtype("float32"), np.dtype("float16")
 SHORT = 1 << 15  # values that are converted at once
 TOO_LARGE = 65520.0  # what rounds to infinity in float16
 
@@ -51,6 +51,25 @@ def narrow(xp: Any, source: Array, target: Array) -> None:
         return
     order = sorted(range(source.ndim), key=lambda axis: -source.strides[axis])
     _narrow(xp, source.transpose(order), target.transpose(order), xp.empty(min(source.size, SHORT), np.float32))
+
+
+def cast(xp: Any, source: Array, target: Array) -> None:
+    """``target = source`` of any types, between float32 and float16 in pieces that stay in the cache."""
+    kinds = source.dtype, target.dtype
+    in_line = source.flags.c_contiguous and target.flags.c_contiguous
+    if xp is not np or not in_line or kinds not in ((FLOAT32, FLOAT16), (FLOAT16, FLOAT32)):
+        xp.copyto(target, source, casting="unsafe")
+        return
+    values, places = source.reshape(-1), target.reshape(-1)
+    room = np.empty(min(values.size, SHORT // 2), np.float32) if target.dtype == FLOAT16 else None
+    for start in range(0, values.size, SHORT // 2):
+        some = values[start : start + SHORT // 2]
+        if room is not None:
+            copy = room[: some.size]
+            np.copyto(copy, some)
+            narrow(np, copy, places[start : start + some.size])
+        else:
+            widen(np, some, places[start : start + some.size])
 
 
 def _narrow(xp: Any, source: Array, target: Array, room: Array) -> None:

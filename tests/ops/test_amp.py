@@ -25,6 +25,19 @@ def test_a_cast_leaves_whole_numbers_and_float64_alone(dtype: str) -> None:
     assert types_of("amp_cast", {}, dtype=dtype)["node_output"] is None  # follows from what data is
 
 
+def test_casts_between_float16_and_float32_are_numpys_to_the_bit() -> None:
+    """Every float16; numbers of all sizes, ties and what is too large, in more than one piece."""
+    halves = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    halves = halves[~np.isnan(halves)]
+    random = np.random.default_rng(0)
+    wide = (random.normal(size=50000) * np.exp(random.uniform(-25, 11, 50000))).astype(np.float32)
+    ties = ((halves.astype(np.float64) + np.nextafter(halves, np.float16(0)).astype(np.float64)) / 2).astype(np.float32)
+    with np.errstate(all="ignore"):
+        for data, kind in ((halves, "float32"), (wide, "float16"), (ties, "float16"), (ties[ties < 65504], "float16")):
+            found = run("Cast", {"data": data}, dtype=kind).out
+            np.testing.assert_array_equal(found.view(np.uint8), data.astype(kind).view(np.uint8))
+
+
 @pytest.mark.parametrize(("narrow", "kind"), [(False, np.float32), (True, np.float16)])
 def test_several_get_one_type(narrow: bool, kind: Any) -> None:
     kinds = (np.float16, np.float64, np.float32, np.int32)
