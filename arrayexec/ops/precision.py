@@ -10,8 +10,8 @@ from .bounds import at_least
 
 Array = Any
 FLOAT32, FLOAT16 = np.dtype("float32"), np.dtype("float16")
-SHORT = 1 << 15  # values that are converted at once
-TOO_LARGE = 65520.0  # what rounds to infinity in float16
+SHORT = 1 << 14  # values that are converted at once
+LARGE = 2.0**15  # below it nothing rounds to infinity in float16
 
 
 def wide(dtype: Any) -> Any:
@@ -50,7 +50,7 @@ def narrow(xp: Any, source: Array, target: Array) -> None:
         xp.copyto(target, source, casting="same_kind")
         return
     order = sorted(range(source.ndim), key=lambda axis: -source.strides[axis])
-    _narrow(xp, source.transpose(order), target.transpose(order), xp.empty(min(source.size, SHORT), np.float32))
+    _narrow(xp, source.transpose(order), target.transpose(order), xp.empty((2, min(source.size, SHORT)), np.float32))
 
 
 def cast(xp: Any, source: Array, target: Array) -> None:
@@ -61,9 +61,9 @@ def cast(xp: Any, source: Array, target: Array) -> None:
         xp.copyto(target, source, casting="unsafe")
         return
     values, places = source.reshape(-1), target.reshape(-1)
-    room = np.empty(min(values.size, SHORT // 2), np.float32) if target.dtype == FLOAT16 else None
-    for start in range(0, values.size, SHORT // 2):
-        some = values[start : start + SHORT // 2]
+    room = np.empty(min(values.size, SHORT), np.float32) if target.dtype == FLOAT16 else None
+    for start in range(0, values.size, SHORT):
+        some = values[start : start + SHORT]
         if room is not None:
             copy = room[: some.size]
             np.copyto(copy, some)
@@ -73,22 +73,28 @@ def cast(xp: Any, source: Array, target: Array) -> None:
 
 
 def _narrow(xp: Any, source: Array, target: Array, room: Array) -> None:
-    if source.size > room.size and len(source) == 1:
+    most = room.shape[1]
+    if source.size > most and len(source) == 1:
         _narrow(xp, source[0], target[0], room)
-    elif source.size > room.size:
-        several = max(1, room.size * len(source) // source.size)
+        return
+    if source.size > most:
+        several = max(1, most * len(source) // source.size)
         for start in range(0, len(source), several):
             _narrow(xp, source[start : start + several], target[start : start + several], room)
-    elif source.strides[-1] != 4 or not (xp.max(source) < TOO_LARGE and xp.min(source) > -TOO_LARGE):
+        return
+    bits, (power, sign) = source.view(np.int32), room[:, : source.size].reshape(2, *source.shape)
+    sign = sign.view(np.int32)
+    xp.bitwise_and(bits, 0x7F800000, out=power.view(np.int32))
+    if not xp.max(power) < LARGE:  # so it is with infinity and NaN
         xp.copyto(target, source, casting="same_kind")
-    else:
-        power, bits, found = room[: source.size].reshape(source.shape), source.view(np.int32), target.view(np.int16)
-        xp.bitwise_and(source.view(np.int16)[..., 1::2], -0x8000, out=found)  # the sign
-        xp.bitwise_and(bits, 0x7F800000, out=power.view(np.int32))
-        xp.multiply(power, 1.5 * 2**13, out=power)
-        at_least(xp, power, 0.75, power)  # all values below 2⁻¹⁴ have the same step
-        xp.add(source, power, out=source)
-        xp.subtract(source, power, out=source)
-        xp.multiply(source, 2.0**-112, out=source)
-        xp.right_shift(bits, 13, out=bits)
-        xp.bitwise_or(found, bits, out=found, dtype=np.int16, casting="unsafe")
+        return
+    xp.bitwise_and(bits, -(2**31), out=sign)
+    xp.multiply(power, 1.5 * 2**13, out=power)
+    at_least(xp, power, 0.75, power)  # all values below 2⁻¹⁴ have the same step
+    xp.add(source, power, out=source)
+    xp.subtract(source, power, out=source)
+    xp.multiply(source, 2.0**-112, out=source)
+    xp.right_shift(bits, 13, out=bits)
+    xp.right_shift(sign, 16, out=sign)  # a value that became 0 has lost its own
+    xp.bitwise_or(bits, sign, out=bits)
+    xp.copyto(target.view(np.int16), bits, casting="unsafe")
