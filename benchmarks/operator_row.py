@@ -119,15 +119,17 @@ class Bound:
                 else random.integers(int(sample.low), int(sample.high) + 1, shape) if sample.integer
                 else random.uniform(sample.low, sample.high, shape)
             )  # fmt: skip
-            self.values[name] = np.ascontiguousarray(values, self.trial.type(name))
+            self.values[name] = _aligned(np.asarray(values, self.trial.type(name)))
         run, number, op = self.trial.start(self.values), self.trial.number, self.trial.op
         run.forward()
         first = run.graph.first[number]
-        self.outputs = run.values[first : first + len(signature.outputs)]
+        self.outputs = [_aligned(array) for array in run.values[first : first + len(signature.outputs)]]
+        if not op.is_view(True):
+            run.values[first : first + len(signature.outputs)] = self.outputs
         self.forward = None if op.is_view(True) else _call(op.forward, run.bind(number, "forward"))
         gives = [name for name in self.trial.differentiable() if name not in op.passes]
-        self.leaving = {n: poisoned(self.trial.shape(n), self.trial.type(n)) for n in gives}
-        self.arriving = [random.uniform(-1, 1, out.shape).astype(out.dtype) for out in self.outputs]
+        self.leaving = {n: _aligned(poisoned(self.trial.shape(n), self.trial.type(n))) for n in gives}
+        self.arriving = [_aligned(random.uniform(-1, 1, out.shape).astype(out.dtype)) for out in self.outputs]
         self.backward = None
         if gives and cls.form.backward and not op.is_view(True):
             leaving = [self.leaving.get(name) for name in signature.inputs]
@@ -139,6 +141,15 @@ class Bound:
         return {**attributes, **self.values, "out": self.outputs[0], "dout": self.arriving[0]}
 
 
+def _aligned(array: np.ndarray) -> np.ndarray:
+    """A copy that begins at a multiple of 64 bytes, as a plan places values."""
+    room = np.empty(array.nbytes + 64, np.uint8)
+    start = -room.ctypes.data % 64
+    copy = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    np.copyto(copy, array)
+    return copy
+
+
 def _call(body: Callable[..., None], arguments: list[Any]) -> Callable[[], None]:
     """A body with its arguments. What the plain run forbids to write is writable in an executor: NumPy may look."""
     bound = [_writable(argument) for argument in arguments]
@@ -148,8 +159,9 @@ def _call(body: Callable[..., None], arguments: list[Any]) -> Callable[[], None]
 def _writable(argument: Any) -> Any:
     if isinstance(argument, tuple):
         return tuple(_writable(one) for one in argument)
-    read_only = isinstance(argument, np.ndarray) and not argument.flags.writeable
-    return argument.base if read_only and argument.base is not None else argument
+    if isinstance(argument, np.ndarray) and argument.base is not None:
+        argument.setflags(write=True)
+    return argument
 
 
 def is_pointwise(name: str) -> bool:
