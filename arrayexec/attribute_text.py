@@ -17,6 +17,9 @@ import numpy as np
 from .errors import AttributeValueError, OperatorDefinitionError, near_miss
 
 MAX_TEXT = 65536
+MAX_PORTS = 100_000  # inputs or outputs of one node: more is no model
+PORTS = ("num_args", "num_outputs", "num_arrays", "sections")
+"""Attributes that say how many inputs or outputs a node has."""
 _INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
 ELEMENT_TYPE = "an element type of real numbers in native byte order"
 TYPE_CODES = ("float32", "float64", "float16", "uint8", "int32", "int8", "int64", "bool")

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
-from .attribute_text import Attribute, attributes_of, to_text, unknown_attribute
+from .attribute_text import MAX_PORTS, PORTS, Attribute, attributes_of, to_text, unknown_attribute
 from .errors import ArrayExecError, AttributeValueError, OperatorDefinitionError, UnknownOperatorError, near_miss
 
 # Annotation of a parameter that takes a tuple: all variadic inputs; all outputs, auxiliary states or hidden outputs if
@@ -25,7 +25,6 @@ Many = Annotated[Any, "many"]
 Temp = Annotated[Any, "temp"]
 
 SPECIAL = frozenset({"xp", "rng", "is_train", "comm", "prepared"})
-MAX_PORTS = 100_000  # inputs or outputs of one node: more is no model
 WHOLE = frozenset({"out", "aux", "hidden"})
 _Class = TypeVar("_Class", bound="type[Op]")
 
@@ -449,7 +448,7 @@ def make_op(name: str, attributes: Mapping[str, Any], where: str = "") -> Op:
         if attribute is None:
             raise unknown_attribute(f"{form.name}{where}", key, form.attributes)
         values[key] = attribute.parse(value, f"{form.name}{where}")
-        if key in ("num_args", "num_outputs") and values[key] > MAX_PORTS:
+        if key in PORTS and values[key] > MAX_PORTS:
             raise AttributeValueError(
                 f"{form.name}{where}: attribute '{key}' must be at most {MAX_PORTS}, but it is {values[key]}"
             )

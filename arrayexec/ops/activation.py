@@ -302,7 +302,7 @@ class LeakyReLU(Op):
                 return
             case "leaky":
                 below.fill(self.slope)
-                self._combine(xp, out if self.slope >= 0 else data, below, above)
+                self._combine(xp, data if self.slope < 0 else out, below, above)
             case "prelu":
                 xp.copyto(below, _channels(gamma, data))
                 self._combine(xp, data, below, above)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from ..dims import ANY, UNKNOWN, product
-from ..errors import format_shape
+from ..errors import AttributeValueError, format_shape
 from ..registry import Op, Sample, Temp, register_op
 from .bounds import at_least
 from .checks import check_axis, check_floating
@@ -56,6 +56,12 @@ class SoftmaxOutput(Op):
         {"data": (2, 3, 4), "label": Sample((2, 4), 0, 2, True), "multi_output": True, "normalization": "batch"},
         {"data": (2, 2, 3), "label": Sample((2, 2), 0, 2, True), "preserve_shape": True},
     )
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.ignore_label):
+            raise AttributeValueError(
+                f"SoftmaxOutput: attribute 'ignore_label' must be a finite number, but it is {self.ignore_label}"
+            )
 
     def inputs(self) -> tuple[str, ...]:
         return ("data", "label")

@@ -33,7 +33,7 @@ class _Proposals(Op):
 
     def __post_init__(self) -> None:
         for name in ("scales", "ratios"):
-            if not getattr(self, name) or min(getattr(self, name)) <= 0:
+            if not getattr(self, name) or not all(0 < value < math.inf for value in getattr(self, name)):
                 raise AttributeValueError(
                     f"{self.form.name}: attribute '{name}' must hold positive numbers, but it is {getattr(self, name)}"
                 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -74,7 +75,7 @@ class BilinearResize2D(_Resize):
     def __post_init__(self) -> None:
         for name in ("height", "width", "scale_height", "scale_width"):
             value = getattr(self, name)
-            if value is not None and value <= 0:
+            if value is not None and not 0 < value < math.inf:
                 raise AttributeValueError(
                     f"_contrib_BilinearResize2D: attribute '{name}' must be positive, but it is {value}"
                 )

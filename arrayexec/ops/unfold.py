@@ -8,6 +8,7 @@ from itertools import product
 from typing import Any
 
 from ..dims import UNKNOWN
+from ..errors import AttributeValueError
 from ..registry import Op, Temp, register_op
 from .precision import wide
 from .windows import check_kernel, is_known, per_axis
@@ -133,6 +134,8 @@ class col2im(_Windows):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not self.output_size:
+            raise AttributeValueError("col2im: attribute 'output_size' must hold a number for each axis, but it is ()")
         per_axis("col2im", "output_size", self.output_size, len(self.kernel), 1)
 
     def infer(self, s: Any) -> None:

@@ -8,10 +8,10 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, cast
 
-from ..attribute_text import unknown_attribute
+from ..attribute_text import MAX_PORTS, PORTS, unknown_attribute
 from ..errors import ArgumentError, FileFormatError, UnknownOperatorError, near_miss
 from ..files.source import parse_json, what_it_is
-from ..registry import MAX_PORTS, Op, all_names, find_op, get_op, make_op, signature_of
+from ..registry import Op, all_names, find_op, get_op, make_op, signature_of
 from .attribute import deprecated_suffix, is_hidden, stored_key
 from .graph import Entry, Node, post_order
 
@@ -238,7 +238,7 @@ class _Reader:
     def setting(self, op: str, name: str, attributes: dict[str, str]) -> Op:
         own = {key: text for key, text in attributes.items() if not is_hidden(key)}
         where, known = f" '{name}' in {self.source}", get_op(op).form.attributes
-        for key in {"num_outputs", "num_args"} & own.keys() & known.keys():
+        for key in own.keys() & known.keys() & set(PORTS):
             if known[key].parse(own[key], f"{op}{where}") > MAX_PORTS:
                 raise self.damaged(f"{op} '{name}' has {key}={own[key]}, more than {MAX_PORTS}")
         return make_op(op, own, where)

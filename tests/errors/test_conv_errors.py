@@ -33,6 +33,7 @@ def deconvolution(**options: Any) -> Any:
 
 cases(
     unfold_kernel=lambda: sym.im2col(A, kernel=(2, 2, 2, 2), name="n"),
+    unfold_output=lambda: sym.col2im(A, output_size=(), kernel=(3, 3), name="n"),
     unfold_size=refused(lambda: sym.im2col(A, kernel=(3, 3), name="n"), a=(1, 2, 2, 4)),
     unfold_channels=refused(lambda: sym.col2im(A, output_size=(4, 4), kernel=(3, 3), name="n"), a=(1, 10, 4)),
 )

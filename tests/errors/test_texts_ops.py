@@ -142,6 +142,7 @@ cases(
     softmax_type=refused(lambda: sym.softmax(A, dtype="int32", name="n"), types=True, a="float32"),
     softmax_nothing=bound(lambda: sym.softmax(A, name="n"), a=(2, 0)),
     log_softmax_length=lambda: sym.log_softmax(A, use_length=True, name="n"),
+    softmax_output_ignored=lambda: sym.SoftmaxOutput(A, B, ignore_label=float("inf"), name="n"),
     softmax_output_label=refused(lambda: sym.SoftmaxOutput(A, B, name="n"), a=(4, 3), b=(4, 1, 1)),
     softmax_output_column=refused(lambda: sym.SoftmaxOutput(A, B, name="n"), a=(4, 3), b=(4, 1)),
     softmax_output_classes=refused(lambda: sym.SoftmaxOutput(A, B, name="n"), a=(4, 3, 2), b=(4, 2)),

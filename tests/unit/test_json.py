@@ -98,6 +98,14 @@ def test_files(tmp_path: Path) -> None:
             node(op="Concat", attrs={"num_args": "1000000000"}, inputs=[[0, 0, 0]]),
             f"Concat 'f' has num_args=1000000000, more than {MAX_PORTS}",
         ),
+        (
+            node(op="multi_all_finite", attrs={"num_arrays": "1000000000"}, inputs=[[0, 0, 0]]),
+            f"multi_all_finite 'f' has num_arrays=1000000000, more than {MAX_PORTS}",
+        ),
+        (
+            node(op="_split_v2", attrs={"indices": "(0,)", "sections": "1000000000000"}, inputs=[[0, 0, 0]]),
+            f"_split_v2 'f' has sections=1000000000000, more than {MAX_PORTS}",
+        ),
     ],
 )
 def test_damage(whole: Any, text: str) -> None:
