@@ -319,7 +319,10 @@ class Sliced(Op):
 
 @register_op
 class slice_axis(Sliced):
-    """``out`` = ``data`` from ``begin`` up to ``end`` along ``axis``; negative: from the end; None: the end."""
+    """``out`` = ``data`` from ``begin`` up to ``end`` along ``axis``; negative: from the end; None: the end.
+
+    A slice of nothing is refused, for a dim of 0 is one that is not known.
+    """
 
     axis: int
     begin: int
@@ -348,7 +351,10 @@ class slice_axis(Sliced):
 
 @register_op(name="slice", aliases=("crop",))
 class Slice(Sliced):
-    """``out`` = ``data[begin[0]:end[0]:step[0], …]`` with Python's meaning of negative and missing (None) bounds."""
+    """``out`` = ``data[begin[0]:end[0]:step[0], …]`` with Python's meaning of negative and missing (None) bounds.
+
+    A slice of nothing is refused, for a dim of 0 is one that is not known.
+    """
 
     begin: tuple[int | None, ...]
     end: tuple[int | None, ...]
