@@ -65,7 +65,7 @@ def test_sums_of_squares_as_recorded() -> None:
     np.testing.assert_array_equal(run("multi_sum_sq", arrays, num_arrays=2).out, np.array([5, 25], np.float32))
 
 
-@pytest.mark.parametrize("shape", [(3, 5), (2, 3, 1, 4), (1, 3000)])
+@pytest.mark.parametrize("shape", [(3, 5), (2, 3, 1, 4), (1, 3000), (7, 1), (7, 2), (40, 1001)])
 def test_transforms(shape: tuple[int, ...]) -> None:
     """fft is NumPy's; ifft of it, divided by the length, is what went in; the gradients are the transposes."""
     data, head = uniform(shape), uniform((*shape[:-1], 2 * shape[-1]), 1)
