@@ -48,7 +48,7 @@ def _apart(xp: Any, real: Array, both: Array, values: Array, half: Array) -> Non
     for lines, pairs, room, found in _lines(real, both, values, half):
         xp.copyto(room, lines)
         if xp is np:
-            xp.fft.rfft(room, out=found)
+            np.fft.rfft(room, out=found)  # CuPy's has no out
         else:
             xp.copyto(found, xp.fft.rfft(room))
         count, mirror = found.shape[1], slice((lines.shape[1] - 1) // 2, 0, -1)
@@ -66,7 +66,7 @@ def _together(xp: Any, both: Array, real: Array, values: Array, half: Array) -> 
             join(of[:, 1:count], of[:, : length - count : -1], out=to[:, 1:], dtype="float64")
         xp.multiply(mean, 0.5, out=mean)
         if xp is np:
-            xp.fft.irfft(mean, length, norm="forward", out=room)
+            np.fft.irfft(mean, length, norm="forward", out=room)
         else:
             xp.copyto(room, xp.fft.irfft(mean, length, norm="forward"))
         xp.copyto(lines, room, casting="same_kind")
