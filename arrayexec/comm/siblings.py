@@ -23,6 +23,7 @@ from collections.abc import Iterator
 
 _EVERY = 0.25  # seconds between two looks; a rank must be missing in two
 _HEARD = 0.1  # seconds until the launcher has read a line
+_RELAYED = 2.5  # seconds until Open MPI has passed it on to another host; after 1 a third of the reports was lost
 _SHARED = "/dev/shm/mpich_shm_"  # memory that MPICH leaves behind when a rank is killed
 _OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
 # What starts the ranks of a host, by its name in /proc: where it tells them their rank, how many there are, and here
@@ -52,7 +53,7 @@ def leave_launcher(code: int) -> None:
     """End this process where Open MPI started it, and what started it, which makes the launcher end the job."""
     launcher = os.getppid()
     if _LAUNCHERS.get(_read(f"/proc/{launcher}/comm").strip()) is _OPEN_MPI:
-        time.sleep(10 * _HEARD)  # what this rank said has to go to another host
+        time.sleep(_RELAYED)  # what this rank said has to go to another host
         with contextlib.suppress(OSError):
             os.kill(launcher, signal.SIGKILL)
         os._exit(code)
