@@ -225,6 +225,7 @@ class LeakyReLU(Op):
         return {
             "below": (s.data, exact), "above": (s.data, "bool"), "noise": (noise, "float32"),
             "root": (gelu, exact), "scratch": (gelu, exact), "spare": (gelu, exact),
+            "terms": (s.data if self.act_type == "prelu" and wide(kind) != kind else (0,), wide(kind)),
         }  # fmt: skip
 
     def forward(
@@ -281,14 +282,15 @@ class LeakyReLU(Op):
 
     def backward(
         self, xp: Any, dout: Any, data: Any, out: Any, gamma: Any, mask: Any, ddata: Any, dgamma: Any, below: Temp,
-        above: Temp, root: Temp, scratch: Temp, spare: Temp,
+        above: Temp, root: Temp, scratch: Temp, spare: Temp, terms: Temp,
     ) -> None:  # fmt: skip
         if dgamma is not None:
             at_most(xp, data, 0, below)
-            xp.multiply(below, dout, out=below)
+            terms = terms if terms.size else below  # 16-bit terms of the sum are not rounded
+            xp.multiply(below, dout, out=terms, dtype=terms.dtype)
             rows, channels, places = class_view(data.shape, dgamma.size > 1)
-            parts = below.reshape((rows, channels, places) if dgamma.size > 1 else (rows * channels, 1, places))
-            dgamma[...] = xp.sum(parts, axis=(0, 2), dtype=wide(below.dtype))
+            parts = terms.reshape((rows, channels, places) if dgamma.size > 1 else (rows * channels, 1, places))
+            dgamma[...] = xp.sum(parts, axis=(0, 2), dtype=terms.dtype)
         if ddata is None:
             return
         match self.act_type:

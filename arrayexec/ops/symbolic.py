@@ -93,6 +93,8 @@ def gradients(op: Pointwise, sym: Any, values: Mapping[str, Any]) -> dict[str, A
     if not in_symbols(op):
         return None
     numbers = {name: float(getattr(op, name)) for name in op.form.attributes}
+    if op.form.name == "_power_scalar" and numbers["scalar"] == 0:
+        return {}  # a constant: the formula's 0 · x⁻¹ is NaN where x is 0
     translator = _Translator(sym, {**values, **numbers}, op.broadcasts)
     found = {name: translator.value(tree) for name, tree in op.expression.backward.items()}
     if not op.broadcasts:

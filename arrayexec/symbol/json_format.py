@@ -224,6 +224,8 @@ class _Reader:
                 moved.append((key[: -len(suffix) - 1], suffix, text))
             elif key in HINTS:
                 warnings.warn(f"{op} '{name}' in {self.source}: the hint {key}={text} is left out", stacklevel=7)
+            elif not known:  # of such an operator MXNet reads none, whatever a program gave it
+                warnings.warn(f"{op} '{name}' in {self.source}: {key}={text} says nothing, left out", stacklevel=7)
             elif self.version > WRITTEN_VERSION:  # who wrote it knows more attributes
                 warnings.warn(
                     f"{op} '{name}' in {self.source} (MXNet {self.version}): {key}={text} is not known and is left out",

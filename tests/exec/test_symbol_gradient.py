@@ -455,3 +455,12 @@ def test_random_masks_are_those_of_the_forward_pass() -> None:
         passed, gradient = executor.forward(is_train=True)
         assert 0 < np.count_nonzero(passed) < passed.size
         np.testing.assert_array_equal(gradient, passed)
+
+
+def test_derivatives_of_whole_powers_are_zero_at_zero_when_nothing_is_left() -> None:
+    x = Variable("x")
+    for exponent in (0, 1, 2):
+        slope: Symbol = x**exponent
+        for _ in range(exponent + 1):
+            slope = slope.gradient("x")
+        assert slope.eval(x=np.array([-1.0, 0.0, 2.0]))[0].tolist() == [0, 0, 0]

@@ -155,3 +155,15 @@ def test_an_unknown_kind_is_refused() -> None:
         graph_of("Activation", act_type="sigmod")
     with pytest.raises(AttributeValueError, match="'act_type' must be one of leaky, elu"):
         graph_of("LeakyReLU", act_type="swish")
+
+
+def test_terms_of_the_gradient_of_gamma_are_not_rounded_to_16_bits() -> None:
+    rng = np.random.default_rng(0)
+    data = -np.abs(rng.normal(1, 1, (4096, 1))).astype(np.float16)
+    head = rng.normal(0, 1, data.shape)
+    head -= data * (((data * head).sum() - 1) / (data.astype(float) ** 2).sum())  # large terms whose sum is about 1
+    head = head.astype(np.float16)
+    arrays = {"data": data, "gamma": np.array([0.25], np.float16)}
+    found = run("LeakyReLU", arrays, [head], act_type="prelu").gradients["gamma"]
+    exact = float((data.astype(float) * head).sum())
+    assert abs(float(found[0]) - exact) <= 2.0**-9 * abs(exact)

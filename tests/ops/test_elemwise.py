@@ -528,3 +528,22 @@ def test_whole_numbers_have_no_negative_powers() -> None:
         symbol.eval(a=base, b=exponent)
     assert "_power" in "".join(caught.value.__notes__)
     assert symbol.eval(a=base, b=abs(exponent))[0].tolist() == [4, 3]
+
+
+@pytest.mark.parametrize(
+    ("name", "x", "head", "slope"),
+    [
+        ("rsqrt", 1e-4, 0.01, lambda x: -0.5 * x**-1.5),
+        ("rcbrt", 1e-4, 0.01, lambda x: -(x ** (-4 / 3)) / 3),
+        ("reciprocal", 0.003, 0.01, lambda x: -(x**-2)),
+        ("arcsinh", 300.0, 1.0, lambda x: (x * x + 1) ** -0.5),
+        ("arccosh", 300.0, 1.0, lambda x: (x * x - 1) ** -0.5),
+    ],
+)
+def test_gradients_that_float16_holds_do_not_overflow_on_the_way(
+    name: str, x: float, head: float, slope: Callable[[float], float]
+) -> None:
+    data, arriving = np.array([x], np.float16), np.array([head], np.float16)
+    found = float(gradients(name, {"data": data}, arriving)["data"][0])
+    exact = float(arriving[0]) * slope(float(data[0]))
+    assert abs(found - exact) <= 2.0**-9 * abs(exact)

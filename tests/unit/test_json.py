@@ -238,3 +238,11 @@ def test_mutated_files_load_or_are_refused_by_name(name: str) -> None:
         except errors.ArrayExecError:
             refused += 1
     assert refused > 20
+
+
+def test_attributes_of_an_operator_that_has_none_are_left_out_with_a_warning() -> None:
+    # as CosineEmbeddingLoss of MXNet 1.9.1 writes them
+    whole = json.loads(sym.broadcast_maximum(sym.Variable("a"), sym.Variable("b"), name="m").tojson())
+    whole["nodes"][2]["attrs"] = {"axis": "1"}
+    with pytest.warns(UserWarning, match="broadcast_maximum 'm' in the JSON text: axis=1 says nothing, left out"):
+        assert load(whole).list_attr() == {}
