@@ -154,13 +154,15 @@ class BoundPlan:
         """About how many multiplications and additions the largest product of two matrices takes."""
         found = [0.0]
         for step in self.plan.steps:
-            if getattr(step.op, "multiplies", len(getattr(step.op, "linear", ())) > 1):
-                arrays = [self.arrays[number] for number in (*step.reads, *step.writes)]
-                largest = sorted(array.size for array in arrays)[-3:]  # m·k, k·n and m·n
-                found.append(2 * math.prod(largest) ** 0.5)
-                channels = [array.shape[1] for array in arrays if array.ndim > 2]
-                if (tile := getattr(step.op, "tile", 0)) and channels:  # windows are laid out tile by tile
-                    found[-1] = min(found[-1], 2.0 * tile * max(channels))
+            op = step.op
+            if op is None or not (len(op.linear) > 1 if op.multiplies is None else op.multiplies):
+                continue
+            arrays = [self.arrays[number] for number in (*step.reads, *step.writes)]
+            largest = sorted(array.size for array in arrays)[-3:]  # m·k, k·n and m·n
+            found.append(2 * math.prod(largest) ** 0.5)
+            channels = [array.shape[1] for array in arrays if array.ndim > 2]
+            if op.tile and channels:
+                found[-1] = min(found[-1], 2.0 * op.tile * max(channels))
         return max(found)
 
     def _part(self, *phases: str) -> tuple[list[Call], list[Step]]:

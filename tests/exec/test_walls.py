@@ -20,7 +20,7 @@ from arrayexec.executor import bind
 from arrayexec.ops.expression import Pointwise
 from arrayexec.plan import Draft, Step
 from arrayexec.plan.rewrite import operator_step
-from arrayexec.registry import make_op
+from arrayexec.registry import Op, make_op
 
 
 def bound(
@@ -63,7 +63,7 @@ def compiled_chain(steps: list[Step]) -> Any:
     return numba.njit(space["fused"])
 
 
-class FusedStep:
+class FusedStep(Op):
     """Stands where an operator stands in a step: its body runs the compiled loop."""
 
     def __init__(self, loop: Any) -> None:
@@ -80,7 +80,7 @@ def fuse_chain(draft: Draft) -> Draft:
     first, last = draft.steps.index(run[0]), draft.steps.index(run[-1])
     assert draft.steps[first : last + 1] == run
     source, target = run[0].reads[0], run[-1].bindings[run[-1].op.form.forward.parameters.index("out")]  # type: ignore[union-attr]
-    op: Any = FusedStep(compiled_chain(run))
+    op = FusedStep(compiled_chain(run))
     fused = Step("forward", "forward", "fused chain", op, (source, target), (source,), (target,))  # type: ignore[arg-type]
     draft.steps[first : last + 1] = [fused]
     return draft

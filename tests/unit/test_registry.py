@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import itertools
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any, ClassVar
 
 import pytest
 
-from arrayexec import registry
+from arrayexec import operator_form, registry
 from arrayexec.errors import AttributeValueError, OperatorDefinitionError, UnknownOperatorError
 from arrayexec.registry import (
     Known,
@@ -274,6 +278,28 @@ def test_a_kernel_replaces_a_body_where_it_wants_to() -> None:
     assert find_body(op, "forward", "quick") is fast
     assert find_body(op, "backward", "quick") == op.backward  # type: ignore[attr-defined]
     assert find_body(op, "forward", "reference") == op.forward  # type: ignore[attr-defined]
+
+
+def test_authors_find_the_form_in_the_registry() -> None:
+    public = {name for name, value in vars(operator_form).items() if name[:1] != "_" and is_of(value, operator_form)}
+    internal = {"Body"}  # what registration reads from a body, part of a `Form`
+    assert public - internal <= set(registry.__all__)
+    assert all(hasattr(registry, name) for name in registry.__all__)
+
+
+def is_of(value: object, module: ModuleType) -> bool:
+    return getattr(value, "__module__", None) == module.__name__
+
+
+def test_every_attribute_of_the_form_says_what_it_is() -> None:
+    tree = ast.parse(inspect.getsource(operator_form))
+    (form,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Op")
+    silent = []
+    for node, behind in itertools.pairwise([*form.body, ast.Pass()]):
+        said = isinstance(behind, ast.Expr) and isinstance(behind.value, ast.Constant)
+        if isinstance(node, ast.AnnAssign) and not said:
+            silent.append(ast.unparse(node.target))
+    assert silent == ["form"]  # what registration makes, no author's business
 
 
 def test_defaults_of_the_form() -> None:
