@@ -14,6 +14,7 @@ import numpy
 
 from ..context import Array, Context
 from ..errors import AttributeValueError, near_miss
+from .optimizer_base import descend, move_mean, move_mean_square
 
 Policy = Callable[[int], float]
 State = Mapping[str, Array]
@@ -213,18 +214,11 @@ class Adam(ModelOptimizer):
     def rule(self, xp: Any, w: Array, g: Array, state: State, a: Array, b: Array, **factors: float) -> None:
         """One step of the formula of the class."""
         m, v = state["first"], state["second"]
-        xp.multiply(m, self.beta1, out=m)
-        xp.multiply(g, 1 - self.beta1, out=a)
-        xp.add(m, a, out=m)
-        xp.multiply(v, self.beta2, out=v)
-        xp.multiply(g, g, out=a)
-        xp.multiply(a, 1 - self.beta2, out=a)
-        xp.add(v, a, out=v)
+        move_mean(xp, m, self.beta1, g, a)
+        move_mean_square(xp, v, self.beta2, g, a)
         xp.sqrt(v, out=a)
         xp.add(a, self.epsilon, out=a)
-        xp.divide(m, a, out=a)
-        xp.multiply(a, factors["lr"], out=a)
-        xp.subtract(w, a, out=w)
+        descend(xp, w, factors["lr"], m, a, a)
 
 
 class Adagrad(ModelOptimizer):
@@ -245,9 +239,7 @@ class Adagrad(ModelOptimizer):
         xp.add(h, a, out=h)
         xp.sqrt(h, out=a)
         xp.add(a, self.epsilon, out=a)
-        xp.divide(g, a, out=a)
-        xp.multiply(a, factors["lr"], out=a)
-        xp.subtract(w, a, out=w)
+        descend(xp, w, factors["lr"], g, a, a)
 
 
 class RmsProp(ModelOptimizer):

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy
 
 from ..context import Array
-from .optimizer_base import Factors, Key, Optimizer, State, move_mean, move_mean_square, register, used
+from .optimizer_base import Factors, Key, Optimizer, State, descend, move_mean, move_mean_square, register
 
 
 class Moments(Optimizer):
@@ -63,9 +63,7 @@ class Adam(Moments):
         self._move_moments(xp, m, v, a, b)
         xp.sqrt(v, out=a)
         xp.add(a, self.epsilon, out=a)
-        xp.divide(m, a, out=a)
-        xp.multiply(a, factors["lr"], out=a)
-        xp.subtract(w, a, out=w)
+        descend(xp, w, factors["lr"], m, a, a)
 
 
 @register
@@ -95,11 +93,7 @@ class AdamW(Moments):
         self._move_moments(xp, m, v, a, b)
         xp.sqrt(v, out=a)
         xp.add(a, self.epsilon, out=a)
-        xp.divide(m, a, out=a)
-        xp.multiply(a, factors["lr"], out=a)
-        if used(factors["keep"], 1.0):
-            xp.multiply(w, factors["keep"], out=w)
-        xp.subtract(w, a, out=w)
+        descend(xp, w, factors["lr"], m, a, a, factors["keep"])
 
 
 @register
@@ -124,9 +118,7 @@ class Adamax(Moments):
         xp.multiply(u, self.beta2, out=u)
         xp.maximum(u, a, out=u)
         xp.maximum(u, _TINY, out=a)
-        xp.divide(m, a, out=a)
-        xp.multiply(a, factors["lr"], out=a)
-        xp.subtract(w, a, out=w)
+        descend(xp, w, factors["lr"], m, a, a)
 
 
 _TINY = float(numpy.finfo(numpy.float32).tiny)

@@ -9,7 +9,18 @@ import numpy
 
 from ..context import Array, Context
 from ..errors import AttributeValueError, ShapeError
-from .optimizer_base import Factors, Key, Optimizer, Scratch, State, move_mean, move_mean_square, register, used
+from .optimizer_base import (
+    Factors,
+    Key,
+    Optimizer,
+    Scratch,
+    State,
+    descend,
+    move_mean,
+    move_mean_square,
+    register,
+    used,
+)
 
 
 @register
@@ -38,11 +49,7 @@ class AdaGrad(Optimizer):
         xp.add(h, b, out=h)
         xp.add(h, self.float_stable_eps, out=b)
         xp.sqrt(b, out=b)
-        xp.divide(a, b, out=a)
-        xp.multiply(a, factors["lr"], out=a)
-        if used(factors["keep"], 1.0):
-            xp.multiply(w, factors["keep"], out=w)
-        xp.subtract(w, a, out=w)
+        descend(xp, w, factors["lr"], a, b, a, factors["keep"])
 
 
 @register

@@ -63,6 +63,15 @@ def move_mean_square(xp: Any, mean: Array, share: float, a: Array, b: Array) -> 
     xp.add(mean, b, out=mean)
 
 
+def descend(xp: Any, w: Array, lr: Any, direction: Array, length: Array, a: Array, keep: Any = 1.0) -> None:
+    """``w = keep·w − lr·direction/length``; ``a`` is scratch, and may be direction or length."""
+    xp.divide(direction, length, out=a)
+    xp.multiply(a, lr, out=a)
+    if used(keep, 1.0):
+        xp.multiply(w, keep, out=w)
+    xp.subtract(w, a, out=w)
+
+
 class Scratch:
     """A few arrays for every device and type; they grow to the largest piece asked for, then stay."""
 

@@ -11,6 +11,7 @@ import pytest
 from arrayexec.context import asnumpy, copyto
 from arrayexec.errors import AttributeValueError, CheckpointError, ShapeError
 from arrayexec.train import lr_scheduler, optimizer
+from arrayexec.train.optimizer_base import descend
 from tests.strict_device import strict
 from tests.train.formulas import RULES
 
@@ -357,3 +358,12 @@ def test_momentum_may_become_0_but_not_begin_later(name: str) -> None:
     if name != "nag":
         with pytest.raises(AttributeValueError, match=r"momentum must stay 0, .* but it is 0\.9: begin with a small one"):
             run([0.0, 0.9])
+
+
+@pytest.mark.parametrize("scratch", ["its own", "the direction", "the length"])
+@pytest.mark.parametrize("keep", [1.0, 0.75, numpy.array([0.5, 0.25])])
+def test_descend(scratch, keep):
+    w, direction, length = numpy.array([1.0, -2.0]), numpy.array([3.0, 4.0]), numpy.array([2.0, -8.0])
+    a = {"its own": numpy.empty(2), "the direction": direction, "the length": length}[scratch]
+    descend(numpy, w, 0.5, direction, length, a, keep)
+    assert w.tolist() == (numpy.array([1.0, -2.0]) * keep - numpy.array([0.75, -0.25])).tolist()
