@@ -174,9 +174,8 @@ def test_a_device_is_opened_only_where_a_node_runs() -> None:
     assert executor.memory_plan()["contexts"]["cpu(0)"]["arena"] == 0
 
 
-@register_op
-class _Counts(Op):
-    """``out = data``; each training forward adds one to ``seen``, which forward does not read."""
+class _Seen(Op):
+    """Base: a state ``seen`` of one value."""
 
     aux: ClassVar[tuple[str, ...]] = ("seen",)
     examples: ClassVar[list[dict[str, Any]]] = [{"data": (2,)}]
@@ -185,6 +184,11 @@ class _Counts(Op):
         s.out = s.data
         s.data = s.out
         s.seen = (1,)
+
+
+@register_op
+class _Counts(_Seen):
+    """``out = data``; each training forward adds one to ``seen``, which forward does not read."""
 
     def forward(self, xp: Any, data: Any, out: Any) -> None:
         xp.copyto(out, data)
@@ -197,16 +201,8 @@ class _Counts(Op):
 
 
 @register_op
-class _Scales(Op):
+class _Scales(_Seen):
     """``out = data * seen``."""
-
-    aux: ClassVar[tuple[str, ...]] = ("seen",)
-    examples: ClassVar[list[dict[str, Any]]] = [{"data": (2,)}]
-
-    def infer(self, s: Any) -> None:
-        s.out = s.data
-        s.data = s.out
-        s.seen = (1,)
 
     def forward(self, xp: Any, data: Any, seen: Any, out: Any) -> None:
         xp.multiply(data, seen, out=out)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy
@@ -23,6 +23,7 @@ from arrayexec.errors import (
     RendezvousError,
     UnknownNameError,
 )
+from tests.parallel.refused import refused
 
 LAUNCHERS = (
     "PMI_SIZE",
@@ -81,12 +82,6 @@ def test_ranks_without_mpi4py_are_told_what_to_install(alone: pytest.MonkeyPatch
         "comm.init: MPI cannot be used: ModuleNotFoundError: import of mpi4py halted; None in sys.modules\n"
         '  install: pip install "arrayexec[mpi]"; on a cluster pip install mpi4py beside its own MPI'
     )
-
-
-def refused(error: type[Exception], call: Callable[[], object]) -> str:
-    with pytest.raises(error) as caught:
-        call()
-    return str(caught.value)
 
 
 def test_impossible_arguments_of_init(alone: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from arrayexec.errors import CollectiveError
 from arrayexec.executor import allocate_segment
 from arrayexec.parallel.gradient_sync import LocalSteps, ShardedUpdate
 from arrayexec.train import optimizer
+from tests.parallel.refused import refused
 
 ranks = comm.init()
 rank, size = ranks.rank, ranks.size
@@ -72,24 +73,17 @@ assert bytes_parts < 0.6 * bytes_whole
 # parameters of each rank's own memory cannot be given to others
 block, gradients = segment("gradient")
 buckets = GradientBuckets(ranks, gradients, [block], sharded=True)
-try:
-    ShardedUpdate(ranks, buckets, gradients, whole, rule())
-except CollectiveError as error:
-    assert str(error) == "ShardedUpdate: parameter 'fc2_bias' must lie in a shared segment, but it does not"
-else:
-    raise AssertionError("parameters of own memory were taken")
+said = refused(CollectiveError, ShardedUpdate, ranks, buckets, gradients, whole, rule())
+assert said == "ShardedUpdate: parameter 'fc2_bias' must lie in a shared segment, but it does not", said
 
 # what needs lengths of whole parameters, or gradients, cannot be done in parts
 for other in (optimizer.create("lars"), optimizer.create("sgd", clip_global_norm=1.0)):
-    try:
-        ShardedUpdate(ranks, buckets, gradients, parameters=segment("gradient")[1], optimizer=other)
-    except CollectiveError as error:
-        assert str(error) == (
-            "ShardedUpdate: the optimizer must move each element by its own gradient, but "
-            f"{type(other).__name__} needs lengths of whole parameters or gradients"
-        )
-    else:
-        raise AssertionError(f"{other} was taken")
+    parameters = segment("gradient")[1]
+    said = refused(CollectiveError, ShardedUpdate, ranks, buckets, gradients, parameters, other)
+    assert said == (
+        "ShardedUpdate: the optimizer must move each element by its own gradient, but "
+        f"{type(other).__name__} needs lengths of whole parameters or gradients"
+    ), said
 
 # local steps: means every third step, and a hook that sees them
 block, parameters = segment("gradient")
