@@ -20,9 +20,10 @@ class BucketingModule(Module):
     """``sym_gen(key)`` gives (symbol, data names, label names) of a bucket, or its symbol alone.
 
     Buckets may have parameters and numbers of rows of their own, and come in any order; a parameter that a bucket
-    brings gets its value from `init_params`' values or initializer. ``symbol`` is that of ``default_bucket_key``. With
-    ranks buckets must be announced: ``bucket_keys``, or an iterator with ``buckets`` given to `fit`. Other options as
-    for `Module`. A bucket key that is a list counts as a tuple.
+    brings gets its value from `init_params`' values or initializer. Values for names that no bucket bound so far has
+    are kept; where buckets are announced, one that none of them has is refused, or left out with ``allow_extra``.
+    ``symbol`` is that of ``default_bucket_key``. With ranks buckets must be announced: ``bucket_keys``, or an iterator
+    with ``buckets`` given to `fit`. Other options as for `Module`. A bucket key that is a list counts as a tuple.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class BucketingModule(Module):
         if default_bucket_key is None:
             raise ArgumentError("BucketingModule: default_bucket_key must be given, the key of the largest bucket")
         self._sym_gen, self._default_key, self._bucket_keys = sym_gen, hashable(default_bucket_key), bucket_keys
+        self._names: dict[Any, set[str]] = {}
         symbol, data_names, label_names = _triple(sym_gen, self._default_key)
         super().__init__(
             symbol, data_names, label_names, logger, context, work_load_list, fixed_param_names, state_names,
@@ -58,7 +60,19 @@ class BucketingModule(Module):
         self._announced = train_data
 
     def _keeps(self, name: str) -> bool:
-        return True
+        """Without announced buckets any may come; with ranks, what announced ones have is there already."""
+        keys = self._bucket_keys if self._bucket_keys is not None else getattr(self._announced, "buckets", None)
+        if keys is None:
+            return True
+        return any(name in self._names_of(hashable(key)) for key in keys)
+
+    def _names_of(self, key: Any) -> set[str]:
+        """Parameters and states of a bucket."""
+        if key not in self._names:
+            symbol, data_names, label_names = _triple(self._sym_gen, key)
+            held = {*symbol.list_arguments(), *symbol.list_auxiliary_states()}
+            self._names[key] = held.difference(data_names or (), label_names or ())
+        return self._names[key]
 
     def _check_requests(self, names: Sequence[str]) -> None:
         """Other buckets may have them."""

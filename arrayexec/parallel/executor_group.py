@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..context import Context, brought, copyto
-from ..errors import NotBoundError, ShapeError, format_shape
+from ..errors import BindError, NotBoundError, ShapeError, format_shape
 from ..executor import Executor, note_write
 from ..threads import cores, limited_blas
 from .binding import DeviceStore, bind_exec, ignored_parameters
@@ -172,7 +172,8 @@ class DataParallelExecutorGroup:
         ``on_ready(name)``: called as soon as the gradient of an argument is finished (one device only).
         """
         self._check_ran("backward")
-        heads = [out_grads] if hasattr(out_grads, "shape") else list(out_grads or ())
+        given = () if out_grads is None else out_grads
+        heads = list(given) if isinstance(given, list | tuple) else [given]
         parts: list[list[Array]] = [[] for _ in self.train_execs]
         for number, head in enumerate(heads):
             for mine, part in zip(parts, self._cut_head(number, head), strict=True):
@@ -183,6 +184,9 @@ class DataParallelExecutorGroup:
         """The part of a head gradient that each device gets: as many rows as its output has."""
         if head is None:
             return [None] * len(self.train_execs)
+        if not hasattr(head, "shape"):
+            kind = type(head).__name__
+            raise BindError(f"backward: head gradient {number} must be an array, but it is a {kind}")
         outputs = [executor.outputs for executor in self.train_execs]
         if number >= len(outputs[0]):
             return [head] * len(outputs)  # one too many, as the executors will say

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -217,9 +217,9 @@ class DataParallelExecutorManager:
     def _bring(self, symbol: Any) -> None:
         """A bucket has been bound."""
 
-    def _check_values(self, key: Any, names: Iterable[str]) -> None:
+    def _check_values(self, key: Any, names: Collection[str]) -> None:
         if self._given is not None:
-            check_given(key, names, self._given | self._first_names)
+            check_given(key, names, self._given | self._first_names, self._kept)
 
     @property
     def execgrp(self) -> DataParallelExecutorGroup:

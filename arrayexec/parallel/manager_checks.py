@@ -38,13 +38,17 @@ def check_value(name: str, given: Array, held: Array) -> None:
     check_values(f"set_params: '{name}'", given, held.shape, "the array given")
 
 
-def check_given(key: Any, names: Iterable[str], held: Collection[str]) -> None:
-    """BucketError if a bucket brings a parameter or state that set_params had no value for."""
+def check_given(key: Any, names: Collection[str], held: Collection[str], kept: Iterable[str]) -> None:
+    """BucketError if a bucket brings a parameter or state that set_params had no value for.
+
+    ``kept``: names of values that still wait for their bucket.
+    """
     missing = next((name for name in names if name not in held), None)
     if missing is not None:
+        near = near_miss(missing, [name for name in kept if name not in names], shown=0)
         raise BucketError(
             f"bucket {key!r} brings '{missing}', which has no value: give it to set_params together with those of "
-            "the other buckets"
+            f"the other buckets{near}"
         )
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..comm import Communicator
 from ..context import Context, asnumpy, context_of, copyto
-from ..errors import ArgumentError, DeviceError
+from ..errors import ArgumentError, DeviceError, near_miss
 from .executor_group import DataParallelExecutorGroup
 from .executor_manager import DataParallelExecutorManager
 from .loading import Described
@@ -176,8 +176,11 @@ class TrainingManager(DataParallelExecutorManager):
                 if (kind, name) not in self._replicas.written | given:
                     host = np.zeros(array.shape, array.dtype)
                     self.first_value(symbol, name, host)
+                    near = near_miss(name, self._kept, shown=0)
+                    if near:
+                        self.logger.warning("'%s' got a first value, since none was given%s", name, near)
                     self._replicas.write(kind, name, host, "the first value")
 
-    def _check_values(self, key: Any, names: Iterable[str]) -> None:
+    def _check_values(self, key: Any, names: Collection[str]) -> None:
         if self.first_value is None:
             super()._check_values(key, names)

@@ -19,7 +19,7 @@ import numpy
 from .. import files
 from ..context import Array, asnumpy, copyto
 from ..errors import AttributeValueError, ShapeError, UnknownNameError, near_miss
-from .options import made, one_of
+from .options import expression, made, one_of
 from .random import generator
 from .rnn_layout import rnn_pieces
 
@@ -369,7 +369,7 @@ class Mixed(Initializer):
                 f"patterns and {len(initializers)} initialisers"
             )
         super().__init__(patterns=list(patterns), initializers=[init.dumps() for init in initializers])
-        self.map = [(re.compile(p), init) for p, init in zip(patterns, initializers, strict=True)]
+        self.map = [(expression("Mixed", "a pattern", p), init) for p, init in zip(patterns, initializers, strict=True)]
 
     def __call__(self, desc: str, array: Array) -> None:
         """Fill ``array`` by the first initialiser whose pattern matches."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import AttributeValueError
-from .options import one_of
+from .options import number, one_of
 
 DEFAULT_RATE = 0.01
 
@@ -29,14 +29,15 @@ class LRScheduler:
         warmup_begin_lr: float = 0.0,
         warmup_mode: str = "linear",
     ) -> None:
+        who = type(self).__name__
         self.base_lr_given = base_lr is not None
-        self.base_lr = DEFAULT_RATE if base_lr is None else base_lr
+        self.base_lr = DEFAULT_RATE if base_lr is None else number(who, "base_lr", base_lr)
         self.warmup_steps = _counted(self, "warmup_steps", warmup_steps, 0)
-        self.warmup_begin_lr = warmup_begin_lr
-        self.warmup_mode = one_of(type(self).__name__, "warmup_mode", warmup_mode, ("linear", "constant"))
+        self.warmup_begin_lr = number(who, "warmup_begin_lr", warmup_begin_lr)
+        self.warmup_mode = one_of(who, "warmup_mode", warmup_mode, ("linear", "constant"))
         if warmup_steps and base_lr is not None and warmup_begin_lr > base_lr:
             raise AttributeValueError(
-                f"{type(self).__name__}: warmup_begin_lr must not exceed base_lr ({base_lr}), "
+                f"{who}: warmup_begin_lr must not exceed base_lr ({base_lr}), "
                 f"but it is {warmup_begin_lr}"
             )
 
@@ -69,7 +70,7 @@ class FactorScheduler(LRScheduler):
         super().__init__(base_lr, **warmup)
         self.step = _counted(self, "step", step, 1)
         self.factor = _shrinking(self, factor)
-        self.stop_factor_lr = stop_factor_lr
+        self.stop_factor_lr = number(type(self).__name__, "stop_factor_lr", stop_factor_lr)
 
     def rate(self, num_update: int) -> float:
         """``base_lr · factor^k``; k goes up by one at the updates step + 1, 2·step + 1, …"""
@@ -102,7 +103,7 @@ class _Decay(LRScheduler):
     def __init__(self, max_update: int, base_lr: float | None = None, final_lr: float = 0.0, **warmup: Any) -> None:
         super().__init__(base_lr, **warmup)
         self.max_update = _counted(self, "max_update", max_update, self.warmup_steps + 1)
-        self.final_lr = final_lr
+        self.final_lr = number(type(self).__name__, "final_lr", final_lr)
 
     def rate(self, num_update: int) -> float:
         """The learning rate after the warm-up."""
@@ -126,7 +127,7 @@ class PolyScheduler(_Decay):
         **warmup: Any,
     ) -> None:
         super().__init__(max_update, base_lr, final_lr, **warmup)
-        self.pwr = pwr
+        self.pwr = number(type(self).__name__, "pwr", pwr)
 
     def shape(self, done: float) -> float:
         """1 at 0, 0 at 1."""
@@ -150,7 +151,7 @@ def _counted(scheduler: LRScheduler, option: str, value: int, least: int) -> int
 
 
 def _shrinking(scheduler: LRScheduler, factor: float) -> float:
-    if factor > 1.0:
+    if number(type(scheduler).__name__, "factor", factor) > 1.0:
         raise AttributeValueError(
             f"{type(scheduler).__name__}: factor must be at most 1 for the rate to fall, but it is {factor}"
         )

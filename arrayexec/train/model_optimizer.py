@@ -15,6 +15,7 @@ import numpy
 from ..context import Array, Context
 from ..errors import AttributeValueError, near_miss
 from .optimizer_base import descend, move_mean, move_mean_square
+from .options import number
 
 Policy = Callable[[int], float]
 State = Mapping[str, Array]
@@ -63,6 +64,7 @@ def policy(base_learning_rate: float, policy: str = "fixed", **options: Any) -> 
     """
     if policy not in POLICIES:
         raise AttributeValueError(f"learning rate: there is no policy {policy!r}{near_miss(policy, POLICIES)}")
+    base_learning_rate = number("learning rate", "base_learning_rate", base_learning_rate)
     factor, defaults = POLICIES[policy]
     known = (*defaults, *WARM_UP)
     unknown = next((name for name in options if name not in known), None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import logging
 import math
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy
 
 from ..context import Array, asnumpy
 from ..errors import AttributeValueError
+from .options import expression
 
 _LOG = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class Monitor:
     square). ``monitor_all`` looks at the inputs of operators as well as at their outputs. Used as ``tic()``,
     forward, backward, ``toc()``; arguments and auxiliary states are read by ``toc``.
 
-    Raises AttributeValueError for an interval below 1.
+    Raises AttributeValueError for an interval below 1 and a pattern that is no regular expression.
     """
 
     def __init__(
@@ -41,11 +41,13 @@ class Monitor:
         sort: bool = False,
         monitor_all: bool = False,
     ) -> None:
-        if interval < 1:
-            raise AttributeValueError(f"Monitor: interval must be at least 1, but it is {interval}")
+        if not isinstance(interval, int | numpy.integer) or interval < 1:
+            raise AttributeValueError(f"Monitor: interval must be a whole number of at least 1, but it is {interval!r}")
+        if stat_func is not None and not callable(stat_func):
+            raise AttributeValueError(f"Monitor: stat_func must be a function of an array, but it is {stat_func!r}")
         self.interval = interval
         self.stat_func = stat_func or root_mean_square
-        self.pattern = re.compile(pattern)
+        self.pattern = expression("Monitor", "pattern", pattern)
         self.sort = sort
         self.monitor_all = monitor_all
         self.activated = False

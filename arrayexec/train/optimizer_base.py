@@ -16,7 +16,7 @@ import numpy
 from ..context import Array, Context, asnumpy, context_of, copyto
 from ..errors import AttributeValueError, ShapeError
 from .lr_scheduler import DEFAULT_RATE, LRScheduler
-from .options import made
+from .options import made, number
 
 Key = int | str
 State = dict[str, Array]
@@ -136,14 +136,20 @@ class Optimizer:
         param_dict: Mapping[Key, Any] | None = None,
         clip_global_norm: float | None = None,
     ) -> None:
-        self.rescale_grad = rescale_grad
-        self.lr = self.default_lr if learning_rate is None else learning_rate
-        self.wd = wd
-        self.clip_gradient = clip_gradient
-        self.clip_global_norm = clip_global_norm
+        who = type(self).__name__
+        self.rescale_grad = number(who, "rescale_grad", rescale_grad)
+        self.lr = self.default_lr if learning_rate is None else number(who, "learning_rate", learning_rate)
+        self.wd = number(who, "wd", wd)
+        self.clip_gradient = None if clip_gradient is None else number(who, "clip_gradient", clip_gradient)
+        self.clip_global_norm = None if clip_global_norm is None else number(who, "clip_global_norm", clip_global_norm)
         if clip_global_norm is not None and not 0 < clip_global_norm < math.inf:
             raise AttributeValueError(
-                f"{type(self).__name__}: clip_global_norm must be a length above 0, but it is {clip_global_norm!r}"
+                f"{who}: clip_global_norm must be a length above 0, but it is {clip_global_norm!r}"
+            )
+        if lr_scheduler is not None and not callable(lr_scheduler):
+            raise AttributeValueError(
+                f"{who}: lr_scheduler must be an object such as lr_scheduler.CosineScheduler(1000), "
+                f"but it is {lr_scheduler!r}"
             )
         self.lr_scheduler = lr_scheduler
         untouched = getattr(lr_scheduler, "base_lr", None) == DEFAULT_RATE
@@ -371,18 +377,31 @@ class Optimizer:
                 f"{type(self).__name__}: the learning rate is that of its {type(self.lr_scheduler).__name__}, "
                 "so it cannot be set; change lr_scheduler.base_lr"
             )
-        self.lr = lr
+        self.lr = number(type(self).__name__, "learning_rate", lr)
 
     def set_lr_mult(self, multipliers: Mapping[Key, float]) -> None:
         """Multipliers of the learning rate by index or name; replaces those given before."""
-        self.lr_mult = self._symbol_multipliers("__lr_mult__") | dict(multipliers)
+        self.lr_mult = self._multipliers("lr_mult", multipliers)
 
     def set_wd_mult(self, multipliers: Mapping[Key, float]) -> None:
         """Multipliers of the weight decay by index or name; replaces those given before."""
-        self.wd_mult = self._symbol_multipliers("__wd_mult__") | dict(multipliers)
+        self.wd_mult = self._multipliers("wd_mult", multipliers)
 
-    def _symbol_multipliers(self, attribute: str) -> dict[Key, float]:
-        return {n: float(attrs[attribute]) for n, attrs in self._sym_attrs.items() if attribute in attrs}
+    def _multipliers(self, option: str, given: Any) -> dict[Key, float]:
+        """Those that the symbol's attributes say, and, stronger, those given."""
+        found: dict[Key, float] = {}
+        for name, attributes in self._sym_attrs.items():
+            text = attributes.get(f"__{option}__")
+            if text is not None:
+                try:
+                    found[name] = float(text)
+                except ValueError:
+                    fact = f"the attribute __{option}__ of '{name}' must be a number, but it is {text!r}"
+                    raise AttributeValueError(f"{type(self).__name__}: {fact}") from None
+        if not isinstance(given, Mapping):
+            fact = f"set_{option} takes a dict of multipliers by index or name, but it was given {given!r}"
+            raise AttributeValueError(f"{type(self).__name__}: {fact}")
+        return found | {key: number(type(self).__name__, f"{option}[{key!r}]", value) for key, value in given.items()}
 
     def _name(self, key: Key) -> Key:
         return self.idx2name.get(key, key) if isinstance(key, int) else key

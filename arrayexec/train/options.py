@@ -1,9 +1,11 @@
-"""Words of options and names of registered classes, with the nearest known one where they are wrong."""
+"""Values of options, and names of registered classes, with the nearest known one where they are wrong."""
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Any, TypeVar
 
 from ..errors import AttributeValueError, near_miss
@@ -18,6 +20,26 @@ def one_of(who: str, option: str, value: str, known: Sequence[str]) -> str:
             f"{who}: {option} must be one of {', '.join(known)}, but it is {value!r}{near_miss(value, known, shown=0)}"
         )
     return value
+
+
+def number(who: str, option: str, value: Any) -> float:
+    """``value``, if it is a number (an array of no dims counts); raises AttributeValueError otherwise."""
+    plain = value.item() if getattr(value, "shape", None) == () else value
+    if not isinstance(plain, Real):
+        raise AttributeValueError(f"{who}: {option} must be a number, but it is {value!r}")
+    return value  # type: ignore[no-any-return]
+
+
+def expression(who: str, option: str, pattern: Any) -> re.Pattern[str]:
+    """The regular expression of a text, or the one given; raises AttributeValueError for what is none."""
+    try:
+        found = re.compile(pattern)
+    except (re.error, TypeError) as error:
+        fact = f"{option} must be a regular expression, but {pattern!r} is none: {error}"
+        raise AttributeValueError(f"{who}: {fact}") from None
+    if not isinstance(found.pattern, str):
+        raise AttributeValueError(f"{who}: {option} must be an expression for text, but {pattern!r} is one for bytes")
+    return found
 
 
 def registered(kind: str, name: object, registry: Mapping[str, _Value]) -> _Value:
@@ -37,9 +59,11 @@ def made(kind: str, name: object, registry: Mapping[str, type[_Value]], /, *valu
     cls = registered(kind, name, registry)
     if cls.__module__.partition(".")[0] == __name__.partition(".")[0]:
         known = options_of(cls)
-        for option in options:
+        for option, value in options.items():
             if option not in known:
                 raise AttributeValueError(f"{kind} {name!r}: there is no option {option!r}{near_miss(option, known)}")
+            if isinstance(known[option], float):
+                number(f"{kind} {name!r}", option, value)
     return cls(*values, **options)
 
 

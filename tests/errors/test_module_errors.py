@@ -153,6 +153,10 @@ def chain(*symbols: Any, **options: Any) -> Any:
 cases(
     bucket_key=lambda: Buckets(lambda key: mlp()),
     bucket_load=lambda: Buckets.load("x", 1),
+    bucket_stranger=lambda: bound(Buckets(lambda key: mlp(), 8, bucket_keys=[4, 8])).init_params(
+        arg_params={"fc9_weight": X}, allow_missing=True
+    ),
+    bucket_out_grads=after(lambda: ready(Buckets(lambda key: mlp(), 8)), lambda m: (m.forward(batch(), True), m.backward("ones"))),
     chain_option=lambda: Chain().add(Module(mlp()), autowiring=True),
     chain_empty=lambda: Chain().bind(DATA),
     chain_inputs_grad=lambda: chain(hidden).bind(DATA, None, False, True),

@@ -61,9 +61,9 @@ def group(described: Any) -> DataParallelExecutorGroup:
     return DataParallelExecutorGroup(mlp(), mlp().list_arguments(), PARAMETERS, [ONE], [slice(0, 8)], described)
 
 
-def valued_buckets() -> DataParallelExecutorManager:
+def valued_buckets(**more: Any) -> DataParallelExecutorManager:
     one = buckets()
-    one.set_params({"own3_bias": np.zeros(4)})
+    one.set_params({"own3_bias": np.zeros(4), **more})
     return one
 
 
@@ -154,6 +154,21 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: loaded(count=2).backward([np.zeros((7, 3))]),
         errors.ShapeError,
         "backward: head gradient 0 must have the 8 rows of all devices, but its shape is (7, 3)",
+    ),
+    "a head gradient of text": (
+        lambda: loaded().backward("ones"),
+        errors.BindError,
+        "backward: head gradient 0 must be an array, but it is a str",
+    ),
+    "a number as head gradient": (
+        lambda: loaded(count=2).backward(1),
+        errors.BindError,
+        "backward: head gradient 0 must be an array, but it is a int",
+    ),
+    "a dict of head gradients": (
+        lambda: loaded(count=2).backward([{"softmax_output": np.zeros((8, 3))}]),
+        errors.BindError,
+        "backward: head gradient 0 must be an array, but it is a dict",
     ),
     "too many head gradients": (
         lambda: loaded().backward([None, np.zeros((8, 3))]),
@@ -333,6 +348,14 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: valued_buckets().load_data_batch(DataBatch(arrays((4, 3)), arrays((4, 3)), bucket_key=3)),
         errors.BucketError,
         "bucket 3 brings 'own3_weight', which has no value: give it to set_params together with those of the other buckets",
+    ),
+    "a value under a name that is nearly that": (
+        lambda: valued_buckets(own3_wieght=np.zeros((4, 4))).load_data_batch(
+            DataBatch(arrays((4, 3)), arrays((4, 3)), bucket_key=3)
+        ),
+        errors.BucketError,
+        "bucket 3 brings 'own3_weight', which has no value: give it to set_params together with those of the other buckets; "
+        "did you mean 'own3_wieght'?",
     ),
 }
 

@@ -206,6 +206,7 @@ recorder.cases(
     block_momentum_is_a_text=lambda: blocks(block_momentum="0.5"),
     master_is_no_device=lambda: blocks(master_device=4),
     policy_nobody_knows=lambda: policy(0.1, "steps"),
+    policy_rate_text=lambda: policy("0.1"),  # type: ignore[arg-type]
     policy_without_an_option=lambda: policy(0.1, "step"),
     policy_with_an_option_of_another=lambda: policy(0.1, "step", stepsize=2, power=3),
     aggregator_nobody_knows=lambda: Sgd(rate=policy(0.1), sparse_dedup_aggregator="mean"),

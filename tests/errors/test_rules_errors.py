@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from arrayexec import sym
 from arrayexec.train import lr_scheduler, metric, metric_classes, optimizer
 from tests.errors.recorder import PACKAGE, Recorder, checks_of
 
@@ -62,6 +63,17 @@ cases(
     name=lambda: optimizer.create("adma"),
     momentum=late_momentum,
     option=lambda: optimizer.create("sgd", momentun=0.9),
+    option_text=lambda: optimizer.create("sgd", momentum="0.9"),
+    rate_text=lambda: optimizer.create("sgd", learning_rate="0.1"),
+    rate_text_set=lambda: optimizer.create("adam").set_learning_rate("slow"),  # type: ignore[arg-type]
+    decay_text=lambda: optimizer.SGD(wd="1e-4"),
+    cut_list=lambda: optimizer.create("sgd", clip_gradient=[1.0]),
+    schedule_text=lambda: optimizer.create("sgd", lr_scheduler="cosine"),
+    multiplier_text=lambda: optimizer.create("sgd").set_lr_mult({"fc_weight": "2"}),  # type: ignore[dict-item]
+    multipliers_list=lambda: optimizer.create("sgd").set_wd_mult([("fc_weight", 0.0)]),  # type: ignore[arg-type]
+    multiplier_attribute=lambda: optimizer.create(
+        "sgd", sym=sym.tanh(sym.Variable("data", attr={"__lr_mult__": "twice"}), name="act")
+    ),
     option_of_another=lambda: optimizer.create("nag", warmup_epochs=3),
     common_length=lambda: optimizer.create("sgd", clip_global_norm=-1.0),
     common_length_alone=updated("sgd", 2, clip_global_norm=1.0),

@@ -75,7 +75,15 @@ cases(
     rate_steps_no_list=lambda: lr_scheduler.MultiFactorScheduler(5),
     rate_steps=lambda: lr_scheduler.MultiFactorScheduler([5, 3]),
     rate_factor=lambda: lr_scheduler.FactorScheduler(5, factor=2.0),
+    rate_text=lambda: lr_scheduler.FactorScheduler(5, base_lr="0.1"),
+    rate_factor_text=lambda: lr_scheduler.FactorScheduler(5, factor="half"),
+    rate_power=lambda: lr_scheduler.PolyScheduler(5, pwr=[2]),
     monitor_interval=lambda: Monitor(0),
+    monitor_interval_text=lambda: Monitor("1"),
+    monitor_statistic=lambda: Monitor(1, "mean"),
+    monitor_pattern=lambda: Monitor(1, pattern="fc(1|2"),
+    monitor_pattern_number=lambda: Monitor(1, pattern=3),
+    monitor_pattern_bytes=lambda: Monitor(1, pattern=b"fc"),
 )
 
 # --- first values ----------------------------------------------------------------------------------------------------
@@ -105,6 +113,8 @@ cases(
     initializer_fused=lambda: initializer.FusedRNN(None, 2, 1, "lstm").init_array(zeros(72), "lstm_parameters"),
     initializer_fused_size=lambda: initializer.FusedRNN("zero", 2, 1, "lstm").init_array(zeros(71), "lstm_parameters"),
     initializer_mixed_counts=lambda: initializer.Mixed(["fc"], []),
+    initializer_mixed_pattern=lambda: initializer.Mixed(["*_bias"], [initializer.Zero()]),
+    initializer_scale=lambda: initializer.create("uniform", scale="0.1"),
     initializer_mixed_none=lambda: filled(initializer.Mixed(["conv"], [initializer.Zero()]), zeros(2)),
     initializer_load_missing=lambda: filled(initializer.Load({"arg:fc_wieght": zeros(2)}), zeros(2)),
     initializer_load_shape=lambda: filled(initializer.Load({"arg:fc_weight": zeros(3)}), zeros(2)),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import arrayexec as ax
-from arrayexec.errors import ArgumentError
+from arrayexec.errors import ArgumentError, UnknownNameError
 
 sym = ax.sym
 RNG = np.random.default_rng(11)
@@ -118,6 +119,54 @@ def test_kept_values_are_saved_again(tmp_path: Any) -> None:
     assert saved.keys() == values.keys()
     for name, value in values.items():
         np.testing.assert_array_equal(saved[name], value)
+
+
+@pytest.mark.parametrize("announce", ["keys", "iterator"])
+def test_values_that_no_announced_bucket_has(announce: str) -> None:
+    keys = [3, [8, 1]]
+    module = ax.mod.BucketingModule(pooled, 3, bucket_keys=keys if announce == "keys" else None)
+    if announce == "iterator":
+        module._announce(SimpleNamespace(buckets=keys))  # as ``fit`` does
+    module.bind([("data", (6, 3))], [("softmax_label", (6,))])
+    values = ready(8, initializer=ax.init.One()).get_params()[0]
+    strange = values | {"mdi_weight": values["mid_weight"]}
+    for call in (module.init_params, module.set_params):
+        options = {"arg_params": strange, "aux_params": {}}
+        with pytest.raises(UnknownNameError, match="arg_params has 'mdi_weight', which the symbol has not"):
+            call(**options)
+        call(**options, allow_extra=True)
+        assert module.get_params()[0].keys() == values.keys()
+    module.forward(batch(8, key=(8, 1)), is_train=False)
+    np.testing.assert_array_equal(module.get_params()[0]["mid_weight"], np.ones((4, 4)))
+
+
+def test_symbols_of_other_buckets_are_made_for_strange_names_alone() -> None:
+    made: list[Any] = []
+
+    def generate(key: Any) -> Any:
+        made.append(key)
+        return pooled(key)
+
+    module = ax.mod.BucketingModule(generate, 3, bucket_keys=[3, 6, 8])
+    module.bind([("data", (6, 3))], [("softmax_label", (6,))])
+    module.init_params(arg_params=ready(3).get_params()[0])
+    assert set(made) == {3}
+    del made[:]
+    values = ready(8).get_params()[0]
+    for _ in range(2):
+        module.set_params(values, {})
+    assert made == [3, 6]  # the first that has them, once
+
+
+def test_a_value_that_waits_under_nearly_the_name_of_a_new_one_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    values = ready(8).get_params()[0]
+    module = ready(3)
+    module.set_params({"mid_wieght" if name == "mid_weight" else name: value for name, value in values.items()}, {})
+    assert not caplog.records
+    module.forward(batch(8), is_train=False)
+    assert [record.getMessage() for record in caplog.records][1:] == [  # the first: inputs grow
+        "'mid_weight' got a first value, since none was given; did you mean 'mid_wieght'?"
+    ]
 
 
 def test_requests_hold_in_all_buckets() -> None:
