@@ -179,7 +179,7 @@ def simple_bind(
     arguments, gradients, aux = {}, {}, {}
     if lent:
         if shared_exec is None:
-            raise BindError("bind: shared_exec is needed to share arguments by name")
+            raise BindError("simple_bind: shared_arg_names needs shared_exec, an executor that lends them")
         arguments = _borrow(shared_exec, (n for n in names if n in lent), found.specs)
         aux = _borrow(shared_exec, (n for n in shared_exec.aux_dict if n in aux_names), found.specs)
         gradients = {
@@ -196,11 +196,12 @@ def _borrow(lender: Executor, names: Iterable[str], specs: Mapping[str, Spec]) -
     held, found = {**lender.arg_dict, **lender.aux_dict}, {}
     for name in names:
         if name not in held:
-            raise BindError(f"bind: '{name}' is to be shared, but {lender.title} has none{near_miss(name, held)}")
+            near = near_miss(name, held)
+            raise BindError(f"simple_bind: '{name}' is to be shared, but {lender.title} has none{near}")
         shape, dtype = specs[name]
         if tuple(held[name].shape) != shape or held[name].dtype != dtype:
             raise BindError(
-                f"bind: '{name}' must be {format_shape(shape)} {np.dtype(dtype).name}, but {lender.title} holds "
+                f"simple_bind: '{name}' must be {format_shape(shape)} {np.dtype(dtype).name}, but {lender.title} holds "
                 f"{format_shape(held[name].shape)} {held[name].dtype.name}"
             )
         found[name] = held[name]

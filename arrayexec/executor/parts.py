@@ -84,8 +84,8 @@ class Placement:
 class Binding:
     """A symbol with its arrays by name, and how it is run. ``pooled`` arguments are views of the ``pool``.
 
-    ``keep``: values that can be read when a run is done. A gradient without an array lies in the arena, if a rewrite
-    puts it there, one of those that plans which are watched have, too (``always``).
+    ``always`` are rewrites of all plans, ``rewrites`` of those that nobody watches. ``keep``: values that can be read
+    when a run is done. A gradient without an array lies in the arena; one of ``always`` must put it there.
     """
 
     inferred: Inferred

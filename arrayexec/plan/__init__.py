@@ -24,7 +24,7 @@ def make_plan(
 ) -> Plan:  # fmt: skip
     """Plan of one mode of a graph; ``rewrites`` (fusion, layouts, shards) see the draft before memory is laid out.
 
-    ``places``: for every node, on which of several contexts it runs (none: all on one).
+    ``places``: for every node, on which of several contexts it runs (none: all on one). The others: `build`, `lay_out`.
     """
     draft = build(graph, shapes, types, wants, is_train=is_train, backward=backward, indirect=indirect, strided=strided)
     for rewrite in rewrites:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,13 +35,12 @@ class Value:
 
     @property
     def nbytes(self) -> int:
-        count = self.dtype.itemsize
-        for dim in self.shape:
-            count *= dim
-        return count
+        """Bytes that it takes, here or in its base."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
     @property
     def in_arena(self) -> bool:
+        """Whether it is the plan's to place; the user's arrays are not."""
         return self.role not in ("argument", "aux", "gradient")
 
 
@@ -121,6 +121,7 @@ class Plan:
     values: tuple[Value, ...]
     steps: tuple[Step, ...]
     backward_start: int
+    """Number of the first step of backward."""
     outputs: tuple[int, ...]
     head_gradients: tuple[int | None, ...]
     arguments: Mapping[str, int]
@@ -131,7 +132,9 @@ class Plan:
     arenas: tuple[int, ...]
     """Bytes of the arena of every place."""
     live_bytes: int
+    """Most bytes of all arenas that are in use at one time: what no layout can go below."""
     peak_step: int
+    """The step at which they are."""
     passed: tuple[Passed, ...]
     entries: tuple[int, ...]
     kept: frozenset[int]
