@@ -35,8 +35,8 @@ class Deconvolution(Filtered):
     output dim is ``stride·(size - 1) + dilate·(kernel - 1) + 1 - 2·pad + adj``. ``target_shape`` sets the output dims
     in place of pad and adj: of ``surplus = stride·(size - 1) + dilate·(kernel - 1) + 1 - target`` lines,
     ``(surplus + 1) // 2`` are cut off at the start, the rest at the end. Layouts with C last take data and out as
-    (n, …, c), weight as (c, *kernel, num_filter / num_group). MXNet on a
-    CPU without oneDNN puts products elsewhere where both stride and dilate are above 1.
+    (n, …, c), weight as (c, *kernel, num_filter / num_group). MXNet on a CPU without oneDNN puts products elsewhere
+    where both stride and dilate are above 1.
     """
 
     kernel: tuple[int, ...]

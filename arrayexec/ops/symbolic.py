@@ -58,6 +58,8 @@ class _Translator:
         if all(numbers):
             with np.errstate(all="ignore"):
                 return float(getattr(np, function)(*values))
+        if function == "multiply" and any(isinstance(value, float) and value == 0 for value in values):
+            return 0.0  # whatever the array holds: the slope of x⁰ is 0 · x⁻¹, also where x is 0
         if len(values) == 1:
             return self.apply(function, *values)
         pair, right, left = _PAIRS[function]
@@ -93,10 +95,9 @@ def gradients(op: Pointwise, sym: Any, values: Mapping[str, Any]) -> dict[str, A
     if not in_symbols(op):
         return None
     numbers = {name: float(getattr(op, name)) for name in op.form.attributes}
-    if op.form.name == "_power_scalar" and numbers["scalar"] == 0:
-        return {}  # a constant: the formula's 0 · x⁻¹ is NaN where x is 0
     translator = _Translator(sym, {**values, **numbers}, op.broadcasts)
-    found = {name: translator.value(tree) for name, tree in op.expression.backward.items()}
+    slopes = {name: translator.value(tree) for name, tree in op.expression.backward.items()}
+    found = {name: value for name, value in slopes.items() if not isinstance(value, float)}  # a number: it is 0
     if not op.broadcasts:
         return found
     return {name: sym._sum_like(value, values[name]) for name, value in found.items()}
