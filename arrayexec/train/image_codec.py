@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import io
 import math
+import re
 from typing import Any
 
 import numpy
@@ -21,6 +22,12 @@ MAX_PIXELS = 1 << 26
 
 _FORMATS = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".bmp": "BMP", ".webp": "WEBP", ".ppm": "PPM"}
 _NPY = b"\x93NUMPY"
+_DIM = rb"([0-9]{1,9})"
+_RAW = re.compile(
+    rb"\x93NUMPY\x01\x00..\{'descr': '\|u1', 'fortran_order': False, 'shape': \(%b, %b(?:, %b)?\), \} *\n"
+    % (_DIM, _DIM, _DIM),
+    re.DOTALL,
+)
 
 
 @functools.cache
@@ -67,22 +74,40 @@ def _without_address(error: Exception) -> str:
 
 
 def _decode_npy(data: bytes, where: str) -> Image:
-    file = io.BytesIO(data)
-    try:
-        major, _ = numpy.lib.format.read_magic(file)
-        read = numpy.lib.format.read_array_header_1_0 if major == 1 else numpy.lib.format.read_array_header_2_0
-        shape, fortran, kind = read(file)
-    except Exception as error:  # ValueError, EOFError, what NumPy's tokenizer raises
-        fact = f"an npy header of version 1 or 2 must begin a raw image, but: {error}"
-        raise FileFormatError(f"{where}: {fact}") from error
-    left = len(data) - file.tell()
+    shape, fortran, kind, start = _raw_header(data) or _any_header(data, where)
+    left = len(data) - start
     if kind != numpy.uint8 or len(shape) not in (2, 3) or fortran or math.prod(shape) != left:
         raise FileFormatError(
             f"{where}: a raw image must be uint8 (h, w) or (h, w, channels) with as many bytes, but it is {kind} "
             f"{shape} with {left} bytes"
         )
-    image = numpy.frombuffer(data, numpy.uint8, offset=file.tell()).reshape(shape)
+    image = numpy.frombuffer(data, numpy.uint8, offset=start).reshape(shape)
     return image if image.ndim == 3 else image[:, :, None]
+
+
+_Header = tuple[tuple[int, ...], bool, Any, int]  # shape, order of Fortran, type, where the pixels begin
+
+
+def _raw_header(data: bytes) -> _Header | None:
+    """The header as NumPy writes that of an image; None if it is another.
+
+    NumPy reads it with Python's parser, which in some versions of 3.11 and 3.12 fails where threads run it at once.
+    """
+    found = _RAW.match(data)
+    if not found or int.from_bytes(data[8:10], "little") != found.end() - 10:
+        return None
+    return tuple(int(dim) for dim in found.groups() if dim is not None), False, numpy.dtype("uint8"), found.end()
+
+
+def _any_header(data: bytes, where: str) -> _Header:
+    file = io.BytesIO(data)
+    try:
+        major, _ = numpy.lib.format.read_magic(file)
+        read = numpy.lib.format.read_array_header_1_0 if major == 1 else numpy.lib.format.read_array_header_2_0
+        return (*read(file), file.tell())
+    except Exception as error:  # ValueError, EOFError, what NumPy's tokenizer raises
+        fact = f"an npy header of version 1 or 2 must begin a raw image, but: {error}"
+        raise FileFormatError(f"{where}: {fact}") from error
 
 
 def encode(image: Image, kind: str = ".jpg", quality: int = 95) -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import io as streams
 import json
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 
 from arrayexec import files, image, recordio
 from arrayexec.errors import AttributeValueError, FileFormatError, ShapeError
-from arrayexec.train import io, random
+from arrayexec.train import image_codec, io, random
 
 
 @pytest.fixture(autouse=True)
@@ -376,3 +378,18 @@ def test_a_list_of_another_form():
     Path("i.lst").write_text("5\t1\ta.png\n")
     with pytest.raises(FileFormatError, match="the list must have the image 0, but it has not"):
         next(records(path_imglist="i.lst", batch_size=1))
+
+
+@pytest.mark.parametrize("shape", [(8, 10, 3), (5, 7), (100, 1, 1)])
+def test_raw_images_that_numpy_wrote_are_read_without_pythons_parser(shape, monkeypatch):
+    # which is not for several threads in some versions of Python 3.11 and 3.12
+    made = numpy.random.default_rng(0).integers(0, 256, shape, numpy.uint8)
+    kinds = {version: streams.BytesIO() for version in ((1, 0), (2, 0))}
+    for version, stream in kinds.items():
+        numpy.lib.format.write_array(stream, made, version)
+    plain, longer = (stream.getvalue() for stream in kinds.values())
+    numpy.testing.assert_array_equal(image_codec.decode(longer).reshape(shape), made)
+    monkeypatch.setattr(ast, "literal_eval", None)
+    numpy.testing.assert_array_equal(image_codec.decode(plain).reshape(shape), made)
+    with pytest.raises(FileFormatError, match="an npy header"):
+        image_codec.decode(longer)
